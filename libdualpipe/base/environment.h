@@ -1,12 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * environment.h: what threads of ours want of the environment. They do not look into it themselves: a program that sets
- * a variable at that moment would make them read memory that is gone. */
+ * environment.h: what threads of ours want of the environment. They do not look into it themselves:
+ * a program that sets a variable at that moment would make them read memory that is gone. */
 #ifndef DP_BASE_ENVIRONMENT_H
 #define DP_BASE_ENVIRONMENT_H
 
-/* Keeps what it says now. Every opening of a group does it, in the thread that calls; before the first, the others look
- * for themselves. */
+/* Keeps what it says now. Every opening of a group does it, in the thread that calls; before the
+ * first, the others look for themselves. */
 void dp__environment_read(void);
 /* DUALPIPE_TIMEOUT_SCALE: a positive number; 1 when unset or senseless. */
 double dp__timeout_scale(void);

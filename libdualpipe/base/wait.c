@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * wait.c: waiting on a counter: a short spin, then futex sleeps in slices, so that an abort is always seen. */
+ * wait.c: waiting on a counter: a short spin, then futex sleeps in slices, so that an abort is
+ * always seen. */
 #include "base/wait.h"
 #include "base/environment.h"
 
@@ -12,8 +13,9 @@
 #include <unistd.h>
 
 #define SLICE_NS 50000000 /* longest sleep without a look at the abort word */
-/* A sleep and a wake take some 5 to 20 us where nobody else runs: less than that is spent looking, and only while
- * nobody else wants the core, which a yield that takes longer than its own system call tells. */
+/* A sleep and a wake take some 5 to 20 us where nobody else runs: less than that is spent looking,
+ * and only while nobody else wants the core, which a yield that takes longer than its own system
+ * call tells. */
 #define SPIN_NS     15000
 #define YIELD_NS    2000
 #define LOOKS       32 /* between two yields */
@@ -53,8 +55,8 @@ static int look(const dp_signal_t *signal, uint32_t target)
     return reached(signal, target);
 }
 
-/* After a yield that let others run, this many waits of this thread look once and sleep: more each time it happens
-   again. */
+/* After a yield that let others run, this many waits of this thread look once and sleep: more each
+ * time it happens again. */
 static _Thread_local int crowded, crowded_next = 1;
 
 /* 1: the value was reached; 0: time to sleep. */
@@ -96,15 +98,15 @@ static void sleep_while(dp_signal_t *signal, uint32_t value, int64_t ns)
     syscall(SYS_futex, &signal->value, FUTEX_WAIT, value, &t, NULL, 0);
 }
 
-/* `waiters` names the newest value at which somebody went to sleep. A post from that value wakes; later ones find
- * another value there and need not, even while the woken are still on their way. */
+/* `waiters` names the newest value at which somebody went to sleep. A post from that value wakes;
+ * later ones find another value there and need not, even while the woken are still on their way. */
 static uint32_t asleep_at(uint32_t value)
 {
     return value + 1; /* so that 0 in both is a value nobody sleeps at */
 }
 
-/* Enters that we sleep at *value_out; false when something changed meanwhile. `waiters` is read before the value: an
- * entry for a newer value than ours is then never replaced. */
+/* Enters that we sleep at *value_out; false when something changed meanwhile. `waiters` is read
+ * before the value: an entry for a newer value than ours is then never replaced. */
 static int enter(dp_signal_t *signal, uint32_t target, uint32_t *value_out)
 {
     uint32_t there = __atomic_load_n(&signal->waiters, __ATOMIC_SEQ_CST);
@@ -153,8 +155,9 @@ dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadli
     }
 }
 
-/* We write the value, then read `waiters`; a waiter writes `waiters`, then reads the value: with sequential consistency
- * one of us sees the other. A waiter that read our value already may have entered that one over the one before. */
+/* We write the value, then read `waiters`; a waiter writes `waiters`, then reads the value: with
+ * sequential consistency one of us sees the other. A waiter that read our value already may have
+ * entered that one over the one before. */
 void dp__signal_post(dp_signal_t *signal, uint32_t value)
 {
     uint32_t before = __atomic_exchange_n(&signal->value, value, __ATOMIC_SEQ_CST);

@@ -13,11 +13,13 @@ typedef struct dp__abort {
     uint32_t word;
 } dp__abort_t;
 
-/* DP_OK when (int32_t)(value - target) >= 0; DP_ERR_TIMEOUT at deadline_ns (absolute; INT64_MAX: none); DP_ERR_ABORTED
- * when abort (NULL: none) is set. Records no message: the caller knows what it waited for. Sees an abort within 50 ms
- * even when nobody wakes it. The signal may be shared between processes. */
+/* DP_OK when (int32_t)(value - target) >= 0; DP_ERR_TIMEOUT at deadline_ns (absolute; INT64_MAX:
+ * none); DP_ERR_ABORTED when abort (NULL: none) is set. Records no message: the caller knows what
+ * it waited for. Sees an abort within 50 ms even when nobody wakes it. The signal may be shared
+ * between processes. */
 dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadline_ns, const dp__abort_t *abort);
-/* Sleeps; less when a signal of the system comes. For loops that look at their deadline and the abort themselves. */
+/* Sleeps; less when a signal of the system comes. For loops that look at their deadline and the
+ * abort themselves. */
 void dp__nap(int64_t ns);
 /* Sets the value (release) and wakes waiters. */
 void dp__signal_post(dp_signal_t *signal, uint32_t value);

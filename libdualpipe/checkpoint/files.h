@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * files.h: files and folders that outlive a power cut: what is written is synced before it gets its name, and the name
- * before anyone is told. Errors are DP_ERR_IO and name the file. */
+ * files.h: files and folders that outlive a power cut: what is written is synced before it gets its
+ * name, and the name before anyone is told. Errors are DP_ERR_IO and name the file. */
 #ifndef DP_CHECKPOINT_FILES_H
 #define DP_CHECKPOINT_FILES_H
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * header_parse.c: reading the head of a safetensors file. Nothing in it is believed before it was checked: sizes are
- * products that fit, tensors lie side by side and fill the file. */
+ * header_parse.c: reading the head of a safetensors file. Nothing in it is believed before it was
+ * checked: sizes are products that fit, tensors lie side by side and fill the file. */
 #include "base/memory.h"
 #include "checkpoint/header.h"
 #include "checkpoint/json.h"

@@ -1,8 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * index.h: the index of a checkpoint: JSON as Hugging Face's, which says in which file each tensor is.
+ * index.h: the index of a checkpoint: JSON as Hugging Face's, which says in which file each tensor
+ * is.
  *
- *     {"metadata": {"total_size": 123, "dualpipe": "1", "step": "100", "xxh64": "<digest of this file>",
+ *     {"metadata": {"total_size": 123, "dualpipe": "1", "step": "100",
+ *                   "xxh64": "<digest of this file>",
  *                   "heads": {"model-00001-of-00002.safetensors": "<digest of its head>", ...}},
  *      "weight_map": {"<tensor>": "model-00001-of-00002.safetensors", ...}}
  *
@@ -33,7 +35,8 @@ typedef struct dp__index {
 
 /* The text of an index; the caller frees it with dp__free. */
 dp_status_t dp__index_make(const dp__index_t *index, char **text_out, size_t *bytes_out);
-/* Takes text [bytes + 1], whatever comes of it. Errors do not name the file. dp__index_free in any case. */
+/* Takes text [bytes + 1], whatever comes of it. Errors do not name the file. dp__index_free in any
+ * case. */
 dp_status_t dp__index_parse(char *text, size_t bytes, dp__index_t *index_out);
 void dp__index_free(dp__index_t *index);
 

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * json.h: reads strict JSON piece by piece, out of a text that it may change: of what nobody here writes (numbers with
- * fractions, true, null) it knows nothing. After the first piece that is not there all further calls fail as well. */
+ * json.h: reads strict JSON piece by piece, out of a text that it may change: of what nobody here
+ * writes (numbers with fractions, true, null) it knows nothing. After the first piece that is not
+ * there all further calls fail as well. */
 #ifndef DP_CHECKPOINT_JSON_H
 #define DP_CHECKPOINT_JSON_H
 
@@ -26,8 +27,8 @@ bool dp__json_fail(dp__json_t *json, const char *why);
 bool dp__json_no_memory(dp__json_t *json, const char *why);
 /* White space, then c. */
 bool dp__json_take(dp__json_t *json, char c);
-/* Before each member of an object or array (close: '}' or ']'): true: there is one, false: that was the last, or an
- * error. *first: true before the first call. */
+/* Before each member of an object or array (close: '}' or ']'): true: there is one, false: that was
+ * the last, or an error. *first: true before the first call. */
 bool dp__json_next(dp__json_t *json, char close, bool *first);
 /* Without its quotes, unescaped in its place and ended by 0; UTF-8, nothing below a space in it. */
 bool dp__json_string(dp__json_t *json, char **string_out);
@@ -38,7 +39,8 @@ bool dp__json_number(dp__json_t *json, uint64_t *number_out);
 /* Nothing but white space is left. */
 bool dp__json_end(dp__json_t *json);
 
-/* Once something has failed: DP_ERR_INVALID, "its head is broken: byte 17: a colon is missing", or DP_ERR_NOMEM. */
+/* Once something has failed: DP_ERR_INVALID, "its head is broken: byte 17: a colon is missing", or
+ * DP_ERR_NOMEM. */
 dp_status_t dp__json_status(const dp__json_t *json, const char *whose);
 
 #endif

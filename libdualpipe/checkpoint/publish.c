@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * publish.c: the files of all ranks become a checkpoint; folders of checkpoints are found, kept and removed. */
+ * publish.c: the files of all ranks become a checkpoint; folders of checkpoints are found, kept and
+ * removed. */
 #include "base/memory.h"
 #include "checkpoint/files.h"
 #include "checkpoint/index.h"

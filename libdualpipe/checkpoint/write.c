@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * write.c: one rank's file: the tensors first, while their digests are taken, then the head that has the digests. */
+ * write.c: one rank's file: the tensors first, while their digests are taken, then the head that
+ * has the digests. */
 #include "config.h"
 
 #include "checkpoint/write.h"
@@ -95,5 +96,6 @@ dp_status_t dp__checkpoint_write(const dp__write_t *w)
     if (rename(partial, path) != 0)
         return dp__io_fail(path);
     status = dp__folder_sync(folder);
-    return status < 0 && access(folder, F_OK) != 0 ? DP_OK : status; /* rank 0 has synced and published it meanwhile */
+    /* rank 0 has synced and published it meanwhile */
+    return status < 0 && access(folder, F_OK) != 0 ? DP_OK : status;
 }

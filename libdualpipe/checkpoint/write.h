@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * write.h: a checkpoint on its way to the disk: each rank writes its file, one of them publishes all.
+ * write.h: a checkpoint on its way to the disk: each rank writes its file, one of them publishes
+ * all.
  *
- * Order, so that a power cut at any moment leaves the checkpoint whole or not there: bytes of a file, its fsync, its
- * name, fsync of the folder; when all files have their names, the index the same way; then the folder gets its name,
- * and the folder above is synced. Errors name the file. */
+ * Order, so that a power cut at any moment leaves the checkpoint whole or not there: bytes of a
+ * file, its fsync, its name, fsync of the folder; when all files have their names, the index the
+ * same way; then the folder gets its name, and the folder above is synced. Errors name the file. */
 #ifndef DP_CHECKPOINT_WRITE_H
 #define DP_CHECKPOINT_WRITE_H
 

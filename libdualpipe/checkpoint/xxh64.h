@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * xxh64.h: XXH64 with seed 0, a 64-bit digest against accidents (not against forgers), as its specification has it:
- * https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md */
+ * xxh64.h: XXH64 with seed 0, a 64-bit digest against accidents (not against forgers), as its
+ * specification has it: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md */
 #ifndef DP_CHECKPOINT_XXH64_H
 #define DP_CHECKPOINT_XXH64_H
 

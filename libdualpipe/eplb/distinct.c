@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * distinct.c: packing that puts an expert on a GPU at most ceil(replicas / GPUs) times, once unless there are
- * more.
+ * distinct.c: packing that puts an expert on a GPU at most ceil(replicas / GPUs) times, once unless
+ * there are more.
  *
- * When no GPU with a free slot may take a replica, one that has it full and may does, and gives up another
- * replica for it. There always is one: the full GPU has at least as many replicas as the open one and fewer
- * of this expert, so it has more of some other expert, which the open GPU may take. */
+ * When no GPU with a free slot may take a replica, one that has it full and may does, and gives up
+ * another replica for it. There always is one: the full GPU has at least as many replicas as the
+ * open one and fewer of this expert, so it has more of some other expert, which the open GPU may
+ * take. */
 #include "eplb/node.h"
 #include "eplb/order.h"
 
@@ -52,8 +53,8 @@ static int32_t least_loaded(const boxes_t *b, int32_t expert)
     return best;
 }
 
-/* Puts the replica in the place of another on a full GPU, and that one on a GPU with room: the pair that
- * leaves the fuller of the two GPUs least loaded. */
+/* Puts the replica in the place of another on a full GPU, and that one on a GPU with room: the pair
+ * that leaves the fuller of the two GPUs least loaded. */
 static void put_by_exchange(boxes_t *b, int32_t replica)
 {
     int32_t expert = b->node->expert[replica], best_open = -1, best_slot = -1, best_full = -1;

@@ -6,8 +6,9 @@
 
 #include "eplb/scratch.h"
 
-/* Sets scratch->group_list, groups node by node in the order they were placed, and scratch->node_first [nodes
- * + 1]. DP_ERR_INVALID: sizes that do not divide, and groups that do not fit the slots of the nodes. */
+/* Sets scratch->group_list, groups node by node in the order they were placed, and
+ * scratch->node_first [nodes + 1]. DP_ERR_INVALID: sizes that do not divide, and groups that do not
+ * fit the slots of the nodes. */
 dp_status_t dp__eplb_groups_to_nodes(const dp__eplb_sizes_t *sizes, const float *loads, int32_t layer,
                                      dp__eplb_scratch_t *scratch);
 

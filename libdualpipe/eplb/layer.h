@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * layer.h: a placement of one layer that is changed slot by slot, with the loads of its GPUs kept. */
+ * layer.h: a placement of one layer that is changed slot by slot, with the loads of its GPUs
+ * kept. */
 #ifndef DP_EPLB_LAYER_H
 #define DP_EPLB_LAYER_H
 
@@ -15,7 +16,8 @@ typedef struct dp__eplb_field {
     double mean; /* load of a GPU */
 } dp__eplb_field_t;
 
-/* One change: the slots a and b exchange their experts, or (b < 0) slot a gets a replica of `expert`. */
+/* One change: the slots a and b exchange their experts, or (b < 0) slot a gets a replica of
+ * `expert`. */
 typedef struct dp__eplb_change {
     int32_t a, b, expert;
 } dp__eplb_change_t;
@@ -39,8 +41,8 @@ int32_t dp__layer_doubled(const dp__eplb_field_t *field, const dp__eplb_layer_t 
 
 /* Whether a change is possible and keeps to what was asked. */
 bool dp__change_legal(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer, const dp__eplb_change_t *change);
-/* Loads after the change: scratch->touched lists GPUs, scratch->change their differences. Returns how many;
- * end with forget. */
+/* Loads after the change: scratch->touched lists GPUs, scratch->change their differences. Returns
+ * how many; end with forget. */
 int32_t dp__change_preview(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer,
                            const dp__eplb_change_t *change);
 void dp__change_forget(const dp__eplb_field_t *field, int32_t touched);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * scratch.c: one list of arrays says both how much workspace is needed and where each array lies in it. */
+ * scratch.c: one list of arrays says both how much workspace is needed and where each array lies in
+ * it. */
 #include "eplb/scratch.h"
 
 #include "base/memory.h"

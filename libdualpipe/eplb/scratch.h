@@ -8,8 +8,8 @@
 #include "eplb/shape.h"
 #include "eplb/tournament.h"
 
-/* One node of one layer: experts to replicate into slots, and slots to share among GPUs. Local numbers
- * throughout. */
+/* One node of one layer: experts to replicate into slots, and slots to share among GPUs. Local
+ * numbers throughout. */
 typedef struct dp__eplb_node {
     int32_t experts, slots, gpus, first_slot;
     int32_t capacity, larger; /* slots of a GPU; the first `larger` GPUs have one more */
@@ -41,7 +41,8 @@ typedef struct dp__eplb_scratch {
     dp__tournament_t tree;
     int32_t *position, *fill; /* [slots] */
     uint64_t *pairs, *pairs_too;
-    int32_t *group_key, *group_order, *group_node, *group_list, *node_first; /* [groups], node_first [nodes + 1] */
+    /* [groups], node_first [nodes + 1] */
+    int32_t *group_key, *group_order, *group_node, *group_list, *node_first;
     int32_t *node_fill;
     float *node_load;
     uint16_t *rank;     /* [layers, replicas] */

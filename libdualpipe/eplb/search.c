@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search.c: iterated local search. The fullest GPU is relieved by the best change there is, until none helps;
- * then a few random changes, or two groups that trade nodes, open a new way down. The best placement seen is
- * kept. */
+ * search.c: iterated local search. The fullest GPU is relieved by the best change there is, until
+ * none helps; then a few random changes, or two groups that trade nodes, open a new way down. The
+ * best placement seen is kept. */
 #include "eplb/search.h"
 #include "base/clock.h"
 
@@ -72,7 +72,8 @@ static void consider_replicas(const search_t *s, int32_t gpu, candidate_t *best)
     for (int32_t p = scratch->gpu_first[gpu]; p < scratch->gpu_first[gpu + 1]; p++) {
         int32_t y = l->expert[p];
         double after = (double)s->field.loads[y] / (l->count[y] + 1);
-        double at_least = 2.0 * after - dp__layer_share(&s->field, l, y); /* where there is one already */
+        /* where there is one already */
+        double at_least = 2.0 * after - dp__layer_share(&s->field, l, y);
 
         for (int32_t a = 0; a < s->field.sizes.replicas; a++) {
             int32_t x = l->expert[a];

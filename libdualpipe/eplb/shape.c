@@ -95,7 +95,8 @@ dp_status_t dp__eplb_check_options(const dp_eplb_options_t *options, dp_eplb_opt
     return DP_OK;
 }
 
-/* Minus zero is a load of nothing; all other bit patterns above those of FLT_MAX are negative or not finite.
+/* Minus zero is a load of nothing; all other bit patterns above those of FLT_MAX are negative or
+ * not finite.
  */
 static dp_status_t blame(const float *row, int32_t layer, int32_t experts)
 {

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * tournament.h: a tree of matches that keeps the first of the largest of n keys while keys change one by one.
+ * tournament.h: a tree of matches that keeps the first of the largest of n keys while keys change
+ * one by one.
  */
 #ifndef DP_EPLB_TOURNAMENT_H
 #define DP_EPLB_TOURNAMENT_H
@@ -8,8 +9,9 @@
 #include <stdint.h>
 
 typedef struct dp__tournament {
-    int32_t leaves;  /* power of two, at least the number of keys */
-    float *key;      /* [2 * leaves] of the winner below each match; matches from 1, leaves from `leaves` */
+    int32_t leaves; /* power of two, at least the number of keys */
+    /* [2 * leaves] of the winner below each match; matches from 1, leaves from `leaves` */
+    float *key;
     int32_t *winner; /* [2 * leaves] its number */
 } dp__tournament_t;
 
@@ -30,8 +32,8 @@ static inline void dp__tournament_match(dp__tournament_t *t, int32_t at)
     t->winner[at] = t->winner[best];
 }
 
-/* After key[leaves + i] was set for all i < keys; those beyond get `none`, which has to be below every key
- * that can win. */
+/* After key[leaves + i] was set for all i < keys; those beyond get `none`, which has to be below
+ * every key that can win. */
 static inline void dp__tournament_start(dp__tournament_t *t, int32_t keys, float none)
 {
     for (int32_t i = 0; i < t->leaves; i++)

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * update.c: from the placement in use to a better one, moving few experts. Each layer has two candidates, one
- * made from the placement in use and one from the plan that loads alone would give; the one that moves less
- * is taken. */
+ * update.c: from the placement in use to a better one, moving few experts. Each layer has two
+ * candidates, one made from the placement in use and one from the plan that loads alone would give;
+ * the one that moves less is taken. */
 #include "base/sized.h"
 #include "eplb/few_moves.h"
 #include "eplb/greedy.h"
@@ -72,8 +72,8 @@ static void weigh(const dp__eplb_field_t *f, const int32_t *origin, double limit
     memcpy(s->best, layer->expert, (size_t)f->sizes.replicas * sizeof(*s->best));
 }
 
-/* The candidate from the plan: as it is, renamed to fit, then with every move undone that the limit, or its
- * own peak, can spare. */
+/* The candidate from the plan: as it is, renamed to fit, then with every move undone that the
+ * limit, or its own peak, can spare. */
 static void weigh_plan(const dp__eplb_field_t *f, const int32_t *origin, const int32_t *plan, double limit,
                        candidate_t *best)
 {
@@ -90,7 +90,8 @@ static void weigh_plan(const dp__eplb_field_t *f, const int32_t *origin, const i
     weigh(f, origin, limit, layer, best);
 }
 
-/* The candidate from the placement in use. What does not reach the limit may still be better than the plan.
+/* The candidate from the placement in use. What does not reach the limit may still be better than
+ * the plan.
  */
 static void weigh_repair(const dp__eplb_field_t *f, const int32_t *origin, double limit, candidate_t *best)
 {

@@ -2,11 +2,11 @@
  * SPDX-License-Identifier: MIT
  * bound.c: a time that every order of the passes needs.
  *
- * Chains: a micro-batch goes down its path and back up. Ramps: before a rank's first I it computes nothing but F, as
- * many as its memory holds; after its last F has begun, nothing but that F and the I and W of what it then holds,
- * while that F's micro-batch goes on down and all the way up. Whatever the two take beyond such work is idle, and
- * adds to all the rank's computation. They cannot be one and the same time when not all forwards fit the memory at
- * once. */
+ * Chains: a micro-batch goes down its path and back up. Ramps: before a rank's first I it computes
+ * nothing but F, as many as its memory holds; after its last F has begun, nothing but that F and
+ * the I and W of what it then holds, while that F's micro-batch goes on down and all the way up.
+ * Whatever the two take beyond such work is idle, and adds to all the rank's computation. They
+ * cannot be one and the same time when not all forwards fit the memory at once. */
 #include "overlap/bound.h"
 
 #include <math.h>
@@ -38,9 +38,11 @@ static double last_weight(const dp__overlap_problem_t *p, int32_t chunk)
 }
 
 typedef struct ramp {
-    double begins, first_backward, tail; /* earliest F, earliest I; least time from the last F's start */
-    double forward, backward;            /* most computation of an F, and of I and W, for a unit of memory */
-    double last;                         /* most computation of one F */
+    /* earliest F, earliest I; least time from the last F's start */
+    double begins, first_backward, tail;
+    /* most computation of an F, and of I and W, for a unit of memory */
+    double forward, backward;
+    double last; /* most computation of one F */
 } ramp_t;
 
 static ramp_t ramp_of(const dp__overlap_problem_t *p, int32_t rank)

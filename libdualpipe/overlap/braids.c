@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * braids.c: cuts the stream of a rank's segments wherever no pass is open, and spells each piece: one pass is a plain
- * operation, more are a braid. */
+ * braids.c: cuts the stream of a rank's segments wherever no pass is open, and spells each piece:
+ * one pass is a plain operation, more are a braid. */
 #include "overlap/braids.h"
 
 #include "base/memory.h"

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: passes, their segments, and what these wait for: data, the micro-batch before, and slots of channels. */
+ * graph.c: passes, their segments, and what these wait for: data, the micro-batch before, and slots
+ * of channels. */
 #include "overlap/graph.h"
 
 #include "base/memory.h"
@@ -72,9 +73,9 @@ static int32_t node_of(const dp__overlap_walk_t *walk, int32_t segment)
     return walk->kind == PASS_F ? walk->first + segment : last_of(walk) - segment;
 }
 
-/* A message goes to the pass `to`. Its slot is free again behind the first part of the pass that took the message
- * before in it, and the sender's buffer, of which there are as many, when that message has left; the last part waits
- * for it. */
+/* A message goes to the pass `to`. Its slot is free again behind the first part of the pass that
+ * took the message before in it, and the sender's buffer, of which there are as many, when that
+ * message has left; the last part waits for it. */
 static void hand_on(builder_t *b, const dp__overlap_walk_t *walk, int32_t to, double hop)
 {
     const dp__overlap_problem_t *p = b->graph->problem;

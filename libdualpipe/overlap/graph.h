@@ -32,7 +32,8 @@ typedef struct dp__overlap_graph {
     int32_t nodes, walks;
     dp__overlap_node_t *node;
     dp__overlap_walk_t *walk;
-    int64_t *first[2]; /* [nodes + 1] its arcs: to those that wait for it, and [1] to those it waits for */
+    /* [nodes + 1] its arcs: to those that wait for it, and [1] to those it waits for */
+    int64_t *first[2];
     dp__overlap_arc_t *arc[2];
 } dp__overlap_graph_t;
 

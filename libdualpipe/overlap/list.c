@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * list.c: runs all ranks in the order of time. A rank is looked at when something of its own ends or something for it
- * comes; each of its lanes that is free then takes a segment, or waits.
+ * list.c: runs all ranks in the order of time. A rank is looked at when something of its own ends
+ * or something for it comes; each of its lanes that is free then takes a segment, or waits.
  *
- * Memory is taken in the order of urgency: what overtakes leaves enough for all that it has overtaken. So an order that
- * fits the memory stays one. In a braid that is full, a lane goes on to the next braid once it has done its part. */
+ * Memory is taken in the order of urgency: what overtakes leaves enough for all that it has
+ * overtaken. So an order that fits the memory stays one. In a braid that is full, a lane goes on to
+ * the next braid once it has done its part. */
 #include "overlap/list.h"
 
 #include <math.h>
@@ -60,7 +61,8 @@ struct dp__overlap_run {
     bool *early;           /* [walks] it began before what was due */
     bool *late;            /* [walks] an I that hands on when its W ends */
     int32_t *braid;        /* [walks] the number of its braid on its rank */
-    int32_t *list;         /* [ranks][LANES][room] nodes that wait for time alone, or for the rules */
+    /* [ranks][LANES][room] nodes that wait for time alone, or for the rules */
+    int32_t *list;
     int32_t room;
     int32_t *on_lane; /* nodes */
     double *work;     /* [ranks][LANES] sums of their costs */
@@ -263,8 +265,8 @@ static double most_due(dp__overlap_run_t *run, rank_t *rank, int lane)
     return rank->due[lane];
 }
 
-/* Whether the pass that frees the slot for the message of this one has begun: sends are made in order, so one that
- * waits for long holds up the others. */
+/* Whether the pass that frees the slot for the message of this one has begun: sends are made in
+ * order, so one that waits for long holds up the others. */
 static bool has_slot(const dp__overlap_run_t *run, const dp__overlap_walk_t *walk)
 {
     const dp__overlap_problem_t *p = run->graph->problem;
@@ -412,7 +414,8 @@ static void follow(dp__overlap_run_t *run, const dp__overlap_arc_t *arc, double 
         know(run, arc->node, now);
 }
 
-/* A B hands on behind the last segment of its I and its W: in a program its message is sent there. */
+/* A B hands on behind the last segment of its I and its W: in a program its message is sent
+ * there. */
 static void lead_on(dp__overlap_run_t *run, int32_t node, double end, double now)
 {
     const dp__overlap_graph_t *graph = run->graph;
@@ -643,7 +646,8 @@ dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_graph_t *graph)
     for (int32_t w = 0; w < graph->walks; w++)
         longest = graph->walk[w].count > longest ? graph->walk[w].count : longest;
     run->graph = graph;
-    run->room = 4 * p->chunks + 2 * ALIVE_MOST; /* of each chunk what may begin and its open W; the open F and I */
+    /* of each chunk what may begin and its open W; the open F and I */
+    run->room = 4 * p->chunks + 2 * ALIVE_MOST;
     run->queued = p->chunks * p->microbatches;
     run->laters = OPENED_MOST * longest;
     run->ranks = dp__calloc(ranks, sizeof(*run->ranks));

@@ -14,7 +14,8 @@
 #include "overlap/rules.h"
 #include "simulate/costs.h"
 
-enum { TRIES = 96, ROUND = 64, FEWEST = 16, SLOTS = 2, NODES = 3000000 /* of all tries, where no number is given */ };
+/* NODES: of all tries, where no number is given */
+enum { TRIES = 96, ROUND = 64, FEWEST = 16, SLOTS = 2, NODES = 3000000 };
 
 /* Rules with the urgencies of all nodes, and what they came to. */
 typedef struct plan {
@@ -156,8 +157,8 @@ static void run_forward(planning_t *x, double worse)
         copy(x, t, &x->best);
 }
 
-/* From the end of the step, what ended last goes first: all begins as late as it can. What then begins first is what
- * the step waits for. False: no order was found. */
+/* From the end of the step, what ended last goes first: all begins as late as it can. What then
+ * begins first is what the step waits for. False: no order was found. */
 static bool run_reverse(planning_t *x, double worse)
 {
     const double *starts = dp__overlap_run_starts(x->run);
@@ -180,7 +181,8 @@ static double progress(const planning_t *x, double began)
     return fmax(share, (double)x->tried / x->request.tries);
 }
 
-/* Passes go from the steady state to the ramps, under rules by chance: those that only fill gaps find theirs. */
+/* Passes go from the steady state to the ramps, under rules by chance: those that only fill gaps
+ * find theirs. */
 static bool try_lift(planning_t *x, dp__overlap_random_t *random)
 {
     plan_t *t = &x->trial;
@@ -195,7 +197,8 @@ static bool try_lift(planning_t *x, dp__overlap_random_t *random)
     return t->step < INFINITY && run_reverse(x, 5e-3 * x->now.step);
 }
 
-/* From a plan: passes lifted, under changed rules, with changed urgencies, or backwards and forwards again. */
+/* From a plan: passes lifted, under changed rules, with changed urgencies, or backwards and
+ * forwards again. */
 static void try_change(planning_t *x, dp__overlap_random_t *random, double worse)
 {
     double what = dp__overlap_unit(random);
@@ -233,8 +236,8 @@ static void try_random(planning_t *x, dp__overlap_random_t *random, double worse
     run_forward(x, worse);
 }
 
-/* From the given order; then chance, and more and more often changes of what is good. Ends after so many tries, or with
- * the whole `until` done. */
+/* From the given order; then chance, and more and more often changes of what is good. Ends after so
+ * many tries, or with the whole `until` done. */
 static void try_round(planning_t *x, dp__overlap_random_t *random, int32_t tries, double until, double began)
 {
     double done;
@@ -264,7 +267,8 @@ static int32_t round_length(int32_t number)
     return (1 << k) - 1 == number ? 1 << (k - 1) : round_length(number - (1 << (k - 1)) + 1);
 }
 
-/* How a round begins decides where it ends: short ones find more than a long one. Then on from the best of them. */
+/* How a round begins decides where it ends: short ones find more than a long one. Then on from the
+ * best of them. */
 static void try_all(planning_t *x)
 {
     dp__overlap_random_t random = {x->request.seed};

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * problem.h: what is to be planned: chunks with their segments, which passes follow which, messages, memory. */
+ * problem.h: what is to be planned: chunks with their segments, which passes follow which,
+ * messages, memory. */
 #ifndef DP_OVERLAP_PROBLEM_H
 #define DP_OVERLAP_PROBLEM_H
 
@@ -20,10 +21,12 @@ typedef struct dp__overlap_chunk {
     int32_t prev, next; /* numbers of chunks, -1: none */
     double hop;         /* until what it makes is at the next chunk, or at the one before it */
     double back_hop;
-    double share;                   /* of a rank's stage inputs */
-    int32_t first, count;           /* its segments */
-    int32_t part_end, part_begin;   /* last segment of its first part, first segment of its last one */
-    int32_t first_weight, weights;  /* and those that have weights, from the last to the first; one at least */
+    double share;         /* of a rank's stage inputs */
+    int32_t first, count; /* its segments */
+    /* last segment of its first part, first segment of its last one */
+    int32_t part_end, part_begin;
+    /* and those that have weights, from the last to the first; one at least */
+    int32_t first_weight, weights;
     double work[PASS_KINDS][LANES]; /* sums */
 } dp__overlap_chunk_t;
 
@@ -44,8 +47,10 @@ typedef struct dp__overlap_problem {
     dp__overlap_chunk_t *chunk;     /* [ranks * chunks] */
     dp__overlap_segment_t *segment; /* by chunk */
     int32_t *weight;                /* numbers of segments within their chunk, by chunk */
-    dp__overlap_pass_t *listed[2];  /* F and I of the schedule, by rank: rank r's begin at r * chunks * microbatches */
-    double *place[PASS_KINDS];      /* [chunk * microbatches + microbatch] where the schedule has it */
+    /* F and I of the schedule, by rank: rank r's begin at r * chunks * microbatches */
+    dp__overlap_pass_t *listed[2];
+    /* [chunk * microbatches + microbatch] where the schedule has it */
+    double *place[PASS_KINDS];
 } dp__overlap_problem_t;
 
 /* costs: resolved, with segments. Clear with dp__overlap_problem_clear, also after failure. */

@@ -13,9 +13,10 @@ typedef struct dp__braid_step {
     int16_t segment;
 } dp__braid_step_t;
 
-/* Merges the passes of an operation, each on its stage. steps_out has room for 2 * the segments of all passes; W of
- * segments without weights may be among them, and is nothing. `scratch` has room for 3 * those of the longest stage.
- * Returns how many; -1: a written order has not as many letters for a pass as its stage has segments. */
+/* Merges the passes of an operation, each on its stage. steps_out has room for 2 * the segments of
+ * all passes; W of segments without weights may be among them, and is nothing. `scratch` has room
+ * for 3 * those of the longest stage. Returns how many; -1: a written order has not as many letters
+ * for a pass as its stage has segments. */
 int32_t dp__braid_order(const char *order, const dp_pass_t *passes, int npasses, const dp__stage_shape_t *const *stages,
                         dp__braid_step_t *steps_out, dp__pair_step_t *scratch);
 

@@ -1,15 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * bundles.c: transfers that end when both sides have come to them, as a flow of ranks that do one thing at a time.
+ * bundles.c: transfers that end when both sides have come to them, as a flow of ranks that do one
+ * thing at a time.
  *
- * One lane per rank and two steps per instruction: it comes to it, it is over with it. A transfer is over when the
- * other end has come to it and the slot has been read, a sum of mirrors when the mirror has come to it. Real runs have
- * streams beside each other, and queues; everything in them that waits, waits for something that stands earlier in the
- * same list or for the other end of a transfer. So what ends here ends there, whatever the number of streams, the
- * length of queues, and the resources that waiting kernels hold.
- * A bundle adds nothing: its transfers are neighbours of one direction between two ranks, so that nothing between them
- * could wait. And two messages that one end lists in the other order wait for each other here, so what ends also meets
- * its other side without tags. */
+ * One lane per rank and two steps per instruction: it comes to it, it is over with it. A transfer
+ * is over when the other end has come to it and the slot has been read, a sum of mirrors when the
+ * mirror has come to it. Real runs have streams beside each other, and queues; everything in them
+ * that waits, waits for something that stands earlier in the same list or for the other end of a
+ * transfer. So what ends here ends there, whatever the number of streams, the length of queues, and
+ * the resources that waiting kernels hold. A bundle adds nothing: its transfers are neighbours of
+ * one direction between two ranks, so that nothing between them could wait. And two messages that
+ * one end lists in the other order wait for each other here, so what ends also meets its other side
+ * without tags. */
 #include "program/proof.h"
 
 #include "base/memory.h"
@@ -25,7 +27,8 @@ static bool slot_need(const dp__proof_t *p, int32_t rank, const dp_instr_t *recv
     return true;
 }
 
-/* The mirror came to the same sum: both holders of a stage list their reductions in the same order. */
+/* The mirror came to the same sum: both holders of a stage list their reductions in the same
+ * order. */
 static void mirror_need(const dp__proof_t *p, int32_t rank, int32_t position, int32_t mirror, dp__need_t *need)
 {
     int32_t chunks = p->v->program->chunks, nth = 0;

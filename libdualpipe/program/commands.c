@@ -28,7 +28,8 @@ typedef struct dp__writer {
     int32_t *idle_regained; /* [out->regained] a ring, longest idle first */
     int32_t first_idle, nidle_regained;
     int32_t channel[2][DP__KINDS][DP_MAX_CHUNKS]; /* that a chunk reads, that it writes; -1: none */
-    int32_t *first_event;                         /* [nchannels] of its buffers: ready and free of each */
+    /* [nchannels] of its buffers: ready and free of each */
+    int32_t *first_event;
     int32_t first_slot[DP_MAX_CHUNKS], first_work[DP__KINDS], first_regained;
     uint8_t *recorded_on; /* [events] stream, NOWHERE */
     int32_t *made_by[2];  /* [chunks * microbatches] pass that made F, or the gradient; -1 */
@@ -217,7 +218,8 @@ static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment
         call(x, number, op, DP_LANE_COMPUTE, segment);
         return;
     }
-    /* ahead of all that the gradient is waited for with; in memory that W's on this lane were the last to use */
+    /* ahead of all that the gradient is waited for with; in memory that W's on this lane were the
+     * last to use */
     if (!forward && stage->segments[segment].recomputes)
         call(x, number, DP_OP_R, lane, segment);
     if (segment == (forward ? 0 : last))
@@ -545,8 +547,8 @@ static dp_status_t put_all(dp__writer_t *x)
     return status;
 }
 
-/* What no other stream waits for before it is recorded again need not be. What is left is copied to where it just fits:
- * a simulation has the lists of all ranks at once. */
+/* What no other stream waits for before it is recorded again need not be. What is left is copied to
+ * where it just fits: a simulation has the lists of all ranks at once. */
 static dp_status_t keep_needed(dp__writer_t *x)
 {
     dp__commands_t *out = x->out;
@@ -757,7 +759,8 @@ static dp_status_t make_room(dp__writer_t *x)
     return DP_OK;
 }
 
-/* All passes with what they touch, in the order in which they begin; a send tells where the result of its pass goes. */
+/* All passes with what they touch, in the order in which they begin; a send tells where the result
+ * of its pass goes. */
 static dp_status_t find_passes(dp__writer_t *x)
 {
     dp_status_t status = DP_OK;

@@ -1,26 +1,31 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * commands.h: what a rank puts on its streams in one step, in the order in which it does: the one list that the engine
- * enqueues and the simulator runs.
+ * commands.h: what a rank puts on its streams in one step, in the order in which it does: the one
+ * list that the engine enqueues and the simulator runs.
  *
- * Order on one stream is the order of the list. Between streams these events are the whole contract:
- *   hop[segment]  a segment ended; the next segment of the same pass, on another lane, starts after it
+ * Order on one stream is the order of the list. Between streams these events are the whole
+ * contract:
+ *   hop[segment]  a segment ended; the next segment of the same pass, on another lane, starts after
+ *                 it
  *   work_end      a pass ended; the pass that uses the same work memory next starts after it
- *   slot_end      the last pass that uses an activation slot ended: W, or F in a forward-only program; the next forward
- *                 in that slot starts after it
- *   regained_end  the last pass that uses a regained memory ended: W; the next backward in that memory starts after it
- *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a bend, reads after it
- *   free[buffer]  the reader of a buffer has finished; the next writer starts after it. The first segment of the part
- *                 that writes may do so, which need not run on the lane of the last
- *   mark          what a lane was given so far: a weight gradient runs after its segment, a sum after the weight
- *                 gradients
- * A step begins with all streams idle, so nothing is waited for that was not recorded in it; and nothing is recorded
- * that no other stream waits for.
+ *   slot_end      the last pass that uses an activation slot ended: W, or F in a forward-only
+ *                 program; the next forward in that slot starts after it
+ *   regained_end  the last pass that uses a regained memory ended: W; the next backward in that
+ *                 memory starts after it
+ *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a bend, reads
+ *   after it
+ *   free[buffer]  the reader of a buffer has finished; the next writer starts after it. The first
+ *                 segment of the part that writes may do so, which need not run on the lane of the
+ *                 last
+ *   mark          what a lane was given so far: a weight gradient runs after its segment, a sum
+ *                 after the weight gradients
+ * A step begins with all streams idle, so nothing is waited for that was not recorded in it; and
+ * nothing is recorded that no other stream waits for.
  *
- * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. Where the backend
- * completes transfers in bundles only, each peer and direction has a transfer stream of its own instead: its bundles go
- * there in the program's order, a send behind ready[buffer], and a receive records ready[buffer] for the segment that
- * reads. */
+ * A receive waits on the lane of the segment that reads the message, so that nothing else is held
+ * up. Where the backend completes transfers in bundles only, each peer and direction has a transfer
+ * stream of its own instead: its bundles go there in the program's order, a send behind
+ * ready[buffer], and a receive records ready[buffer] for the segment that reads. */
 #ifndef DP_PROGRAM_COMMANDS_H
 #define DP_PROGRAM_COMMANDS_H
 
@@ -48,8 +53,9 @@ typedef struct dp__command {
         int16_t segment; /* CALL */
         int16_t count;   /* BUNDLE: transfers, which follow one another in the rank's list */
     };
-    int32_t at; /* CALL, RECV, RELEASE, SEND: pass. WAIT, RECORD: event. BUNDLE: instruction of its first transfer.
-                   REDUCE: chunk */
+    /* CALL, RECV, RELEASE, SEND: pass. WAIT, RECORD: event. BUNDLE: instruction of its first
+     * transfer. REDUCE: chunk */
+    int32_t at;
 } dp__command_t;
 
 enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 }; /* of passes that need work memory */
@@ -61,12 +67,14 @@ typedef struct dp__step_pass {
     uint8_t op;         /* F, B, I or W */
     uint8_t kind, work; /* which of the work memories of its kind; a W uses none */
     int16_t chunk;
-    int32_t microbatch;        /* of its path */
-    int32_t beside;            /* number of the operation, from 1, in which others run beside it; 0: alone */
-    int32_t slot;              /* activation slot */
-    int32_t regained;          /* which memory of those of backwards; -1: none */
-    int32_t source, source_at; /* channel that its input comes from, -1: none; message, or buffer of a bend */
-    int32_t dest, dest_at;     /* channel that its result goes to */
+    int32_t microbatch; /* of its path */
+    /* number of the operation, from 1, in which others run beside it; 0: alone */
+    int32_t beside;
+    int32_t slot;     /* activation slot */
+    int32_t regained; /* which memory of those of backwards; -1: none */
+    /* channel that its input comes from, -1: none; message, or buffer of a bend */
+    int32_t source, source_at;
+    int32_t dest, dest_at; /* channel that its result goes to */
 } dp__step_pass_t;
 
 /* A stream for the bundles to or from one peer. */
@@ -80,18 +88,22 @@ typedef struct dp__commands {
     int32_t npasses;
     dp__step_pass_t *passes; /* in the order in which they begin */
     int32_t nevents, ncalls;
-    int32_t works[DP__KINDS]; /* how many work memories it takes: as many as are alive at once, 2 or more */
-    int32_t regained;         /* how many memories of backwards: as many as are alive at once, from I or B to W or B, of
-                                 stages that have some */
-    int32_t *buffers;         /* [nchannels] of this rank: a source's outputs, slots of a bend or of a receiver of
-                                 bundles; message n lies in buffer n mod that */
+    /* how many work memories it takes: as many as are alive at once, 2 or more */
+    int32_t works[DP__KINDS];
+    /* how many memories of backwards: as many as are alive at once, from I or B to W or B, of
+     * stages that have some */
+    int32_t regained;
+    /* [nchannels] of this rank: a source's outputs, slots of a bend or of a receiver of bundles;
+     * message n lies in buffer n mod that */
+    int32_t *buffers;
     int32_t ntransfer_streams;
     dp__transfer_stream_t transfer_streams[DP__TRANSFER_STREAMS];
 } dp__commands_t;
 
-/* stages: [chunks] of this rank. in_lane: [nchannels], or NULL for none: 1 where a message leaves from the lane that
- * made it instead of the p2p lane. Clear with dp__commands_clear, also after failure. DP_ERR_REJECTED: the program is
- * not one that lowering makes, or the order of a braid is not one of these stages. */
+/* stages: [chunks] of this rank. in_lane: [nchannels], or NULL for none: 1 where a message leaves
+ * from the lane that made it instead of the p2p lane. Clear with dp__commands_clear, also after
+ * failure. DP_ERR_REJECTED: the program is not one that lowering makes, or the order of a braid is
+ * not one of these stages. */
 dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const dp__stage_shape_t *stages,
                                const uint8_t *in_lane, dp__commands_t *out);
 void dp__commands_clear(dp__commands_t *commands);

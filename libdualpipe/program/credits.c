@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * credits.c: one-sided puts with credits as a flow.
  *
- * One lane per rank: operations and sends in the order of the list. Sends really leave beside computing, but
- * a small message may be sent inline, so the stricter order has to be safe. An operation waits for the sends
- * of its inputs; receives wait for nothing. Send n of a channel waits for the operation that consumes message
- * n - K of that channel. */
+ * One lane per rank: operations and sends in the order of the list. Sends really leave beside
+ * computing, but a small message may be sent inline, so the stricter order has to be safe. An
+ * operation waits for the sends of its inputs; receives wait for nothing. Send n of a channel waits
+ * for the operation that consumes message n - K of that channel. */
 #include "program/proof.h"
 
 /* What an input of an operation waits for: that it was sent. */

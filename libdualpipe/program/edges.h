@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * edges.h: the channels that a placement asks for, and which one a chunk reads from or writes to. */
+ * edges.h: the channels that a placement asks for, and which one a chunk reads from or writes
+ * to. */
 #ifndef DP_PROGRAM_EDGES_H
 #define DP_PROGRAM_EDGES_H
 
@@ -14,13 +15,15 @@ typedef struct dp__edges {
     int32_t *backward_in, *backward_out; /* gradients */
 } dp__edges_t;
 
-/* Numbers the edges between the chunks of a schedule, and writes the channels (without messages and slots)
- * when channels is not NULL: room for 2 * ranks * chunks. Clear with dp__edges_clear, also after failure. */
+/* Numbers the edges between the chunks of a schedule, and writes the channels (without messages and
+ * slots) when channels is not NULL: room for 2 * ranks * chunks. Clear with dp__edges_clear, also
+ * after failure. */
 dp_status_t dp__edges_create(const dp_schedule_t *schedule, dp__edges_t *edges, dp_channel_t *channels,
                              int32_t *count_out);
 void dp__edges_clear(dp__edges_t *edges);
 
-/* The channel that an operation's forward (DP_OP_F) or backward part reads from, or writes to; -1: none. */
+/* The channel that an operation's forward (DP_OP_F) or backward part reads from, or writes to; -1:
+ * none. */
 static inline int32_t dp__edges_in(const dp__edges_t *edges, int32_t rank, int32_t chunk, int part)
 {
     return (part == DP_OP_F ? edges->forward_in : edges->backward_in)[rank * edges->chunks + chunk];
@@ -30,7 +33,8 @@ static inline int32_t dp__edges_out(const dp__edges_t *edges, int32_t rank, int3
     return (part == DP_OP_F ? edges->forward_out : edges->backward_out)[rank * edges->chunks + chunk];
 }
 
-/* The parts of an operation that have boundary tensors: up to two, F and B; returns how many (0 for W). */
+/* The parts of an operation that have boundary tensors: up to two, F and B; returns how many (0 for
+ * W). */
 typedef struct dp__part {
     int op; /* DP_OP_F or DP_OP_B */
     int32_t chunk, microbatch;

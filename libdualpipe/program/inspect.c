@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  * inspect.c: every line of a program against the lines before it.
  *
- * Exactly once, transfers between producer and consumer, both ends of a channel with the same messages in the
- * same order, slots not used twice at once, reductions after the last weight gradient. */
+ * Exactly once, transfers between producer and consumer, both ends of a channel with the same
+ * messages in the same order, slots not used twice at once, reductions after the last weight
+ * gradient. */
 #include "program/verify.h"
 
 #include "base/memory.h"
@@ -19,8 +20,9 @@ typedef struct dp__inspection {
     int32_t *slot_owner;                 /* micro-batch in an activation slot, -1: free */
     uint8_t *begun;                      /* [places] passes of braids: bits F, B or I, W */
     int32_t *weights_left;               /* [ranks * chunks] */
-    int32_t *reduced;                    /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
-    int32_t *reductions;                 /* [ranks] how many */
+    /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
+    int32_t *reduced;
+    int32_t *reductions;                              /* [ranks] how many */
     int32_t activations, deferred, backwards, bundle; /* of the rank being read */
     int32_t rank, position;
     const dp_instr_t *instr;
@@ -101,7 +103,8 @@ static dp_status_t create_messages(dp__verification_t *v)
     return DP_OK;
 }
 
-/* Bundles rise one by one; the transfers of one are neighbours of one direction between two ranks. */
+/* Bundles rise one by one; the transfers of one are neighbours of one direction between two
+ * ranks. */
 static dp_status_t check_bundle(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
@@ -250,7 +253,8 @@ static void give_slot(dp__inspection_t *x, int32_t chunk, int32_t slot)
 static dp_status_t use_slots(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
-    bool forward = (i->op == DP_OP_F || i->op == DP_OP_FB) && i->number < 0; /* a braid's has it from its start */
+    /* a braid's has it from its start */
+    bool forward = (i->op == DP_OP_F || i->op == DP_OP_FB) && i->number < 0;
     dp_status_t status =
         forward ? take_slot(x, i->chunk, i->microbatch, i->slot) : check_slot(x, i->chunk, i->microbatch, i->slot);
 
@@ -265,7 +269,8 @@ static dp_status_t use_slots(dp__inspection_t *x)
     return DP_OK;
 }
 
-/* Backwards that have begun and not finished their weight gradient, as dp__commands_t.regained counts them. */
+/* Backwards that have begun and not finished their weight gradient, as dp__commands_t.regained
+ * counts them. */
 static void count_backward(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
@@ -440,8 +445,8 @@ static dp_status_t check_reductions(const dp__inspection_t *x)
 
 /* ---- whole ---- */
 
-/* The sender has all messages of a channel, and they are those that the receiver expects; every one of these
- * has been received and used, or an operation would have been refused. */
+/* The sender has all messages of a channel, and they are those that the receiver expects; every one
+ * of these has been received and used, or an operation would have been refused. */
 static dp_status_t check_messages(const dp__verification_t *v)
 {
     const dp_program_t *p = v->program;

@@ -10,8 +10,9 @@
 
 /* When the gradients of chunks can be summed; rows of [chunks] by rank. */
 typedef struct dp__reductions {
-    int32_t *after;  /* by chunk: operation that its REDUCE follows under CREDITS */
-    int32_t *order;  /* chunks of a rank in the order of their reductions, the same on both holders of a stage */
+    int32_t *after; /* by chunk: operation that its REDUCE follows under CREDITS */
+    /* chunks of a rank in the order of their reductions, the same on both holders of a stage */
+    int32_t *order;
     int64_t *moment; /* by chunk: when all holders are ready */
 } dp__reductions_t;
 
@@ -30,8 +31,10 @@ typedef struct dp__lowering {
     int32_t slots, microbatches;   /* K between ranks; of a path */
     dp__replay_t replay;
     dp__edges_t edges;
-    int32_t *number[2];          /* lower.c: [place] number of the message that F, or B or I, consumes */
-    int64_t *moment[2];          /* moments.c: the same places: when that message is made and has a slot */
+    /* lower.c: [place] number of the message that F, or B or I, consumes */
+    int32_t *number[2];
+    /* moments.c: the same places: when that message is made and has a slot */
+    int64_t *moment[2];
     dp__reductions_t reductions; /* reductions.c */
 } dp__lowering_t;
 
@@ -51,8 +54,8 @@ static inline int32_t dp__number_of(const dp__lowering_t *w, int32_t rank, int32
     return w->number[op == DP_OP_B][dp__index_at(&w->replay.index, rank, chunk, microbatch)];
 }
 
-/* moments.c: the moments of all messages; what a rank has to do with others in the order of its list: returns how
- * many, at most 4 * chunks * microbatches + chunks. */
+/* moments.c: the moments of all messages; what a rank has to do with others in the order of its
+ * list: returns how many, at most 4 * chunks * microbatches + chunks. */
 dp_status_t dp__moments_find(dp__lowering_t *w);
 int32_t dp__moments_of_rank(const dp__lowering_t *w, int32_t rank, dp__event_t *events);
 

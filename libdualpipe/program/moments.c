@@ -1,12 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moments.c: where transfers and reductions stand when they end only after both sides have come to them.
+ * moments.c: where transfers and reductions stand when they end only after both sides have come to
+ * them.
  *
- * A message has one moment, known to both ends: in the replay, when it is made and the slot for it has been read. A
- * rank lists its transfers and reductions by (moment, from rank, to rank, channel), each before the first operation
- * that starts no earlier. So an operation is followed by moments later than its start and precedes those up to its
- * successor's start: (time, events before operations, the rest) orders all instructions of all ranks, every rank's
- * list follows it, and ranks that do one thing after the other cannot wait in a circle. Messages of one moment from one
+ * A message has one moment, known to both ends: in the replay, when it is made and the slot for it
+ * has been read. A rank lists its transfers and reductions by (moment, from rank, to rank,
+ * channel), each before the first operation that starts no earlier. So an operation is followed by
+ * moments later than its start and precedes those up to its successor's start: (time, events before
+ * operations, the rest) orders all instructions of all ranks, every rank's list follows it, and
+ * ranks that do one thing after the other cannot wait in a circle. Messages of one moment from one
  * rank to another (an overlapped pair makes two) form a bundle, the same on both sides. */
 #include "program/lower.h"
 

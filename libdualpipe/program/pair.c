@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * pair.c: the segments of a forward and a backward in one order of enqueueing.
  *
- * A layer is four segments in a row: attention, dispatch, MLP, combine. In the braid of two layers every
- * all-to-all has a compute segment of the other side beside it, and weight gradients stand where only they
- * can hide the gradient's dispatch.
- * Source: deepseek-ai/profile-data, training trace. */
+ * A layer is four segments in a row: attention, dispatch, MLP, combine. In the braid of two layers
+ * every all-to-all has a compute segment of the other side beside it, and weight gradients stand
+ * where only they can hide the gradient's dispatch. Source: deepseek-ai/profile-data, training
+ * trace. */
 #include "program/pair.h"
 
 #include <stdbool.h>

@@ -22,15 +22,17 @@ typedef struct dp__stage_shape {
     bool regains; /* it has memory that only a backward has */
 } dp__stage_shape_t;
 
-/* One entry of a merged order: run pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment `segment`. */
+/* One entry of a merged order: run pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment
+ * `segment`. */
 typedef struct dp__pair_step {
     uint8_t pass;
-    int16_t segment; /* index in the forward's list (F) or in the backward's (I, W), both in forward order */
+    /* index in the forward's list (F) or in the backward's (I, W), both in forward order */
+    int16_t segment;
 } dp__pair_step_t;
 
-/* Merges the segments of one forward and one full backward; nf or nb may be 0 (a lone F or B). The order is that of
- * dp_segment_role_t; leftover layers follow alone. steps_out has room for nf + 2 * nb entries. Source:
- * deepseek-ai/profile-data, training trace. */
+/* Merges the segments of one forward and one full backward; nf or nb may be 0 (a lone F or B). The
+ * order is that of dp_segment_role_t; leftover layers follow alone. steps_out has room for nf + 2 *
+ * nb entries. Source: deepseek-ai/profile-data, training trace. */
 int32_t dp__pair_order(const dp__segment_shape_t *forward, int32_t nf, const dp__segment_shape_t *backward, int32_t nb,
                        dp__pair_step_t *steps_out);
 

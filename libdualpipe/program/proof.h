@@ -8,9 +8,10 @@
 
 typedef struct dp__proof {
     dp__verification_t *v;
-    int32_t *length;    /* [ranks] steps of each lane */
-    int32_t slots;      /* K to assume everywhere; 0: the program's own */
-    int32_t *reduce_at; /* bundles.c: [ranks * chunks] instruction numbers of a rank's reductions, in order */
+    int32_t *length; /* [ranks] steps of each lane */
+    int32_t slots;   /* K to assume everywhere; 0: the program's own */
+    /* bundles.c: [ranks * chunks] instruction numbers of a rank's reductions, in order */
+    int32_t *reduce_at;
 } dp__proof_t;
 
 static inline int64_t dp__message_of(const dp__verification_t *v, const dp_instr_t *transfer)

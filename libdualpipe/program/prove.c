@@ -16,7 +16,8 @@ static dp_status_t ends_with(dp__proof_t *p, const dp__flow_t *flow, int32_t slo
     return status;
 }
 
-/* More slots never hurt: doubles K until the program ends, then halves the gap. 0 stays if no K is enough. */
+/* More slots never hurt: doubles K until the program ends, then halves the gap. 0 stays if no K is
+ * enough. */
 static dp_status_t find_safe_slots(dp__proof_t *p, const dp__flow_t *flow, int32_t most, int32_t *safe_out)
 {
     int32_t low = 0, high = 1;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * replay.h: a schedule run on equal devices (F = I = W = 1, B = 2, a pair 3) with transfers that take no time. */
+ * replay.h: a schedule run on equal devices (F = I = W = 1, B = 2, a pair 3) with transfers that
+ * take no time. */
 #ifndef DP_PROGRAM_REPLAY_H
 #define DP_PROGRAM_REPLAY_H
 
@@ -13,8 +14,8 @@ typedef struct dp__replay {
     int64_t *end; /* [operations] */
 } dp__replay_t;
 
-/* Proves on the way that the schedule is complete and its data dependencies have no cycle, as dp_schedule_verify does.
- * Clear with dp__replay_clear, also after failure. */
+/* Proves on the way that the schedule is complete and its data dependencies have no cycle, as
+ * dp_schedule_verify does. Clear with dp__replay_clear, also after failure. */
 dp_status_t dp__replay_run(const dp_schedule_t *schedule, dp__replay_t *replay);
 void dp__replay_clear(dp__replay_t *replay);
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * verify.h: what the two steps of verify share: the inspection of all lines, the proof that a run ends. */
+ * verify.h: what the two steps of verify share: the inspection of all lines, the proof that a run
+ * ends. */
 #ifndef DP_PROGRAM_VERIFY_H
 #define DP_PROGRAM_VERIFY_H
 

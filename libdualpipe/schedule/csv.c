@@ -2,10 +2,11 @@
  * SPDX-License-Identifier: MIT
  * csv.c: schedules in the format of torch.distributed.pipelining.
  *
- * One row per rank, one cell per operation: stage, letter, micro-batch ("2F0", "3I1", "3W1", "2B0"),
- * overlapped pairs as "(0F8;7B0)OVERLAP_F_B". Empty cells are idle steps of that format; cells for transfers and
- * parameters ("1SEND_F0", "0UNSHARD") are no operations of ours; transfers.c looks at those. Source: pytorch,
- * torch/distributed/pipelining/schedules.py, class _Action. */
+ * One row per rank, one cell per operation: stage, letter, micro-batch ("2F0", "3I1", "3W1",
+ * "2B0"), overlapped pairs as "(0F8;7B0)OVERLAP_F_B". Empty cells are idle steps of that format;
+ * cells for transfers and parameters ("1SEND_F0", "0UNSHARD") are no operations of ours;
+ * transfers.c looks at those. Source: pytorch, torch/distributed/pipelining/schedules.py, class
+ * _Action. */
 #include <dualpipe/schedule.h>
 
 #include "base/memory.h"
@@ -141,8 +142,8 @@ static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp_
     return DP_OK;
 }
 
-/* Stages and ranks tell the placement: the last stage of a V lies on the first rank, and two directions put
- * every stage on two ranks. */
+/* Stages and ranks tell the placement: the last stage of a V lies on the first rank, and two
+ * directions put every stage on two ranks. */
 static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t *chunks)
 {
     int32_t stages = c->max_stage + 1;

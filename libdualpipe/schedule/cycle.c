@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  * cycle.c: the shortest cycle of a run that got stuck.
  *
- * Length counts waits between steps; the order of steps within a lane is free. A search from one step keeps,
- * per lane, the last step reached so far: every earlier unfinished step of that lane is reached with it. */
+ * Length counts waits between steps; the order of steps within a lane is free. A search from one
+ * step keeps, per lane, the last step reached so far: every earlier unfinished step of that lane is
+ * reached with it. */
 #include "schedule/flow.h"
 
 #include "base/memory.h"
@@ -16,7 +17,8 @@
 
 typedef struct dp__hop {
     dp__need_t from, to; /* from waits for to */
-    int32_t parent;      /* hop whose `to` lies at or after `from` on the same lane; -1: the first */
+    /* hop whose `to` lies at or after `from` on the same lane; -1: the first */
+    int32_t parent;
     int32_t depth;
 } dp__hop_t;
 
@@ -64,7 +66,8 @@ static bool add_hop(dp__search_t *s, dp__hop_t hop)
     return true;
 }
 
-/* Adds the unfinished needs of one step. 1: the start was reached again, the cycle is kept; -1: no memory. */
+/* Adds the unfinished needs of one step. 1: the start was reached again, the cycle is kept; -1: no
+ * memory. */
 static int expand_step(dp__search_t *s, dp__need_t start, dp__need_t step, int32_t parent)
 {
     int32_t depth = parent < 0 ? 1 : s->hops[parent].depth + 1;
@@ -103,7 +106,8 @@ static bool search_from(dp__search_t *s, dp__need_t start)
     return found >= 0;
 }
 
-/* Some cycle: from stuck lane to the stuck lane it waits for, until one comes again. false: no memory. */
+/* Some cycle: from stuck lane to the stuck lane it waits for, until one comes again. false: no
+ * memory. */
 static bool first_cycle(dp__search_t *s)
 {
     int32_t lane = 0;
@@ -111,7 +115,8 @@ static bool first_cycle(dp__search_t *s)
 
     while (s->progress[lane] == s->flow->length[lane])
         lane++;
-    memset(s->covered, 0xff, (size_t)s->flow->lanes * sizeof(*s->covered)); /* here: the lane's hop */
+    /* here: the lane's hop */
+    memset(s->covered, 0xff, (size_t)s->flow->lanes * sizeof(*s->covered));
     while (s->covered[lane] < 0) {
         dp__hop_t hop = {.from = {lane, s->progress[lane]}, .parent = s->count - 1};
 

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * dualpipe.c: DualPipe, two streams of micro-batches that enter the pipeline from both ends.
  *
- * Idea     Rank r holds stages r and P-1-r, so forwards of one direction always have backwards of the other
- *          beside them, and a pair hides the communication of either side. Some weight gradients wait for the
- *          gaps of the cool-down.
+ * Idea     Rank r holds stages r and P-1-r, so forwards of one direction always have backwards of
+ *          the other beside them, and a pair hides the communication of either side. Some weight
+ *          gradients wait for the gaps of the cool-down.
  * Source   DeepSeek-V3 technical report, arXiv 2412.19437, section 3.2.1; deepseek-ai/DualPipe.
  * Bubble   (P/2 - 1)(F&B + B - 3W) per rank.
  * Memory   2x parameters; P + 1 micro-batches of activations.

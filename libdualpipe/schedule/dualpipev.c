@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * dualpipev.c: DualPipeV, DualPipe cut in half: one stream that goes down the ranks and back up.
  *
- * Idea     The far half of DualPipe's ranks only repeats the near half with the directions exchanged. Keep
- *          the near half, let the second leg of a V take the place of the second direction, and every stage
- *          exists once.
+ * Idea     The far half of DualPipe's ranks only repeats the near half with the directions
+ *          exchanged. Keep the near half, let the second leg of a V take the place of the second
+ *          direction, and every stage exists once.
  * Source   Sea AI Lab, "DualPipe could be better without the Dual" (2025); deepseek-ai/DualPipe.
  * Bubble   (P - 1)(F&B + B - 3W) per rank, in chunks of half a device.
  * Memory   1x parameters; 2P + 1 micro-batches of activations in chunks of half a device.

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  * eight_phases.c: warm-up, steady state of overlapped pairs, cool-down.
  *
- * Source: DeepSeek-V3 report (arXiv 2412.19437), figure 5, and the README of deepseek-ai/DualPipe. */
+ * Source: DeepSeek-V3 report (arXiv 2412.19437), figure 5, and the README of
+ * deepseek-ai/DualPipe. */
 #include "schedule/eight_phases.h"
 
 void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t microbatches, int near, int far)
@@ -19,8 +20,8 @@ void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t 
         dp__emit_f(e, near);
         dp__emit_f(e, far);
     }
-    /* 3. the far stream's first gradients come back; nothing else could fill their W's place, so no deferral
-     * */
+    /* 3. the far stream's first gradients come back; nothing else could fill the place of their W,
+     *    so none is deferred */
     for (int32_t i = 0; i < to_turn; i++) {
         dp__emit_i(e, far);
         dp__emit_w(e);
@@ -29,7 +30,8 @@ void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t 
     /* 4. steady state: every forward beside a backward of the other stream */
     for (int32_t i = 0; i < steady; i++) {
         if (i == 0 && to_turn == 0) {
-            /* next to the bend the neighbour waits for this forward: a pair would hand it over too late */
+            /* next to the bend the neighbour waits for this forward: a pair would hand it over too
+             * late */
             dp__emit_f(e, near);
             dp__emit_b(e, far);
         } else {

@@ -6,9 +6,9 @@
 
 #include "schedule/emit.h"
 
-/* depth: ranks between the entry and the turning point; place: ours among them, 0 at the entry. near is the
- * chunk whose micro-batches enter on our side, far the other; each has `microbatches` of them, at least 2 *
- * depth. */
+/* depth: ranks between the entry and the turning point; place: ours among them, 0 at the entry.
+ * near is the chunk whose micro-batches enter on our side, far the other; each has `microbatches`
+ * of them, at least 2 * depth. */
 void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t microbatches, int near, int far);
 
 #endif

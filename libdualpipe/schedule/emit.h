@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  * emit.h: how a method writes its lists: it names kinds and chunks, the micro-batch numbers follow.
  *
- * Every built-in method takes the micro-batches of a chunk in rising order, for F, for B or I, and for W. */
+ * Every built-in method takes the micro-batches of a chunk in rising order, for F, for B or I, and
+ * for W. */
 #ifndef DP_SCHEDULE_EMIT_H
 #define DP_SCHEDULE_EMIT_H
 
@@ -10,29 +11,32 @@
 
 typedef struct dp__emit {
     const dp_schedule_request_t *request;
-    int32_t chunks, microbatches; /* per rank; of a path. Operations on micro-batches behind the last are dropped */
-    dp_op_t *out;                 /* NULL while operations are only counted */
+    /* per rank; of a path. Operations on micro-batches behind the last are dropped */
+    int32_t chunks, microbatches;
+    dp_op_t *out; /* NULL while operations are only counted */
     int64_t count;
     int32_t next_f[DP_MAX_CHUNKS], next_b[DP_MAX_CHUNKS], next_w[DP_MAX_CHUNKS];
     int16_t *deferred; /* chunks whose W is due, oldest first */
     int64_t deferred_head, deferred_tail;
 } dp__emit_t;
 
-/* In a forward-only schedule everything but forwards vanishes, and an overlapped pair is its forward side. */
+/* In a forward-only schedule everything but forwards vanishes, and an overlapped pair is its
+ * forward side. */
 void dp__emit_f(dp__emit_t *e, int chunk);
 void dp__emit_b(dp__emit_t *e, int chunk);
 void dp__emit_fb(dp__emit_t *e, int forward_chunk, int backward_chunk);
-/* I puts the chunk's W on the queue; dp__emit_w takes the oldest from it, dp__emit_w_of that of a given chunk
- * (a method uses one or the other). */
+/* I puts the chunk's W on the queue; dp__emit_w takes the oldest from it, dp__emit_w_of that of a
+ * given chunk (a method uses one or the other). */
 void dp__emit_i(dp__emit_t *e, int chunk);
 void dp__emit_w(dp__emit_t *e);
 void dp__emit_w_of(dp__emit_t *e, int chunk);
 
-/* Writes one rank's list. Called twice per rank, to count and to fill, and must do the same both times. */
+/* Writes one rank's list. Called twice per rank, to count and to fill, and must do the same both
+ * times. */
 typedef void (*dp__emit_rank_fn)(dp__emit_t *e, int32_t rank);
 
-/* Takes a caller's request over into *request_out (fields it does not have are 0) after the checks that hold
- * for every method. */
+/* Takes a caller's request over into *request_out (fields it does not have are 0) after the checks
+ * that hold for every method. */
 dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *request,
                               dp_schedule_request_t *request_out);
 

@@ -25,8 +25,9 @@ static int32_t forwards_in(const dp_schedule_t *s, const dp_op_t *op, dp_pass_t 
 
 /* ---- two by two ---- */
 
-/* Pairs on equal devices, each of which takes one unit of time: what a rank does next is the ready pair of the latest
- * stage. So as many pairs are under way as it takes, and every rank can keep its order. */
+/* Pairs on equal devices, each of which takes one unit of time: what a rank does next is the ready
+ * pair of the latest stage. So as many pairs are under way as it takes, and every rank can keep its
+ * order. */
 typedef struct dp__rally {
     const dp_schedule_t *schedule;
     int32_t pairs;  /* of a path */
@@ -39,7 +40,8 @@ static int32_t *made_of(const dp__rally_t *x, int32_t rank, int32_t chunk)
     return &x->made[rank * x->schedule->chunks + chunk];
 }
 
-/* The stage of a chunk whose next pair can begin; -1: it cannot. One pair may be on its way to the next stage. */
+/* The stage of a chunk whose next pair can begin; -1: it cannot. One pair may be on its way to the
+ * next stage. */
 static int32_t ready_stage(const dp__rally_t *x, int32_t rank, int32_t chunk)
 {
     int32_t n = *made_of(x, rank, chunk);
@@ -52,7 +54,8 @@ static int32_t ready_stage(const dp__rally_t *x, int32_t rank, int32_t chunk)
     return place.stage;
 }
 
-/* A unit of time; forwards: [ranks * chunks * pairs] by rank, with the first micro-batches of pairs. */
+/* A unit of time; forwards: [ranks * chunks * pairs] by rank, with the first micro-batches of
+ * pairs. */
 static void tick(dp__rally_t *x, int64_t *counts, dp_pass_t *forwards)
 {
     const dp_schedule_t *s = x->schedule;

@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * gpipe.c: GPipe, all forwards, then all backwards.
  *
- * Idea     The simplest pipeline: nothing but the ends of the step is idle, at the price of keeping every
- *          micro-batch.
- * Source   Huang et al., GPipe, arXiv 1811.06965. Backwards run in rising order here, so that gradients are
- *          added in the order of the micro-batches.
+ * Idea     The simplest pipeline: nothing but the ends of the step is idle, at the price of keeping
+ *          every micro-batch.
+ * Source   Huang et al., GPipe, arXiv 1811.06965. Backwards run in rising order here, so that
+ *          gradients are added in the order of the micro-batches.
  * Bubble   (P - 1)(F + B) per rank.
  * Memory   1x parameters; M micro-batches of activations.
  * Limits   none. */

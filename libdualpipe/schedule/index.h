@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * index.h: where in its rank's list each forward, backward and weight gradient of a micro-batch stands. */
+ * index.h: where in its rank's list each forward, backward and weight gradient of a micro-batch
+ * stands. */
 #ifndef DP_SCHEDULE_INDEX_H
 #define DP_SCHEDULE_INDEX_H
 
@@ -20,13 +21,14 @@ static inline size_t dp__index_at(const dp__index_t *x, int32_t rank, int32_t ch
     return ((size_t)rank * (size_t)x->chunks + (size_t)chunk) * (size_t)x->microbatches + (size_t)microbatch;
 }
 
-/* Empty tables for a schedule's shape, all -1. `operations` bounds them: fewer operations than places means
- * that some are missing, DP_ERR_REJECTED. Clear with dp__index_clear, also after failure. */
+/* Empty tables for a schedule's shape, all -1. `operations` bounds them: fewer operations than
+ * places means that some are missing, DP_ERR_REJECTED. Clear with dp__index_clear, also after
+ * failure. */
 dp_status_t dp__index_create(const dp_schedule_t *schedule, int64_t operations, dp__index_t *x);
 void dp__index_clear(dp__index_t *x);
 
-/* Enters one operation of `rank` that stands at `position`, after all earlier ones of that rank: ids in
- * range, nothing twice, F before B or I, I before W. */
+/* Enters one operation of `rank` that stands at `position`, after all earlier ones of that rank:
+ * ids in range, nothing twice, F before B or I, I before W. */
 dp_status_t dp__index_enter(dp__index_t *x, const dp_schedule_t *schedule, int32_t rank, int32_t position,
                             const dp_op_t *op);
 
@@ -39,13 +41,13 @@ dp_status_t dp__index_build(const dp_schedule_t *schedule, dp__index_t *x);
 /* "rank 1 F chunk 0 mb 3"; returns what snprintf does. */
 int dp__op_print(char *text, size_t bytes, int32_t rank, const dp_op_t *op);
 
-/* The operation at `position` of a rank's list, with its place: "rank 1 F chunk 0 mb 3 (op 5)", or in the words of the
- * file that it was read from: "row 2, cell 6 (1F3)". */
+/* The operation at `position` of a rank's list, with its place: "rank 1 F chunk 0 mb 3 (op 5)", or
+ * in the words of the file that it was read from: "row 2, cell 6 (1F3)". */
 void dp__op_name(const dp_schedule_t *schedule, int32_t rank, int32_t position, const dp_op_t *op, char *text,
                  size_t bytes);
 
-/* The schedule's lists as a flow over data dependencies alone, one lane per rank. The arrays live in the
- * struct; clear it. */
+/* The schedule's lists as a flow over data dependencies alone, one lane per rank. The arrays live
+ * in the struct; clear it. */
 typedef struct dp__dataflow {
     const dp_schedule_t *schedule;
     const dp__index_t *index;

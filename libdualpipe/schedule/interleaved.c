@@ -2,9 +2,8 @@
  * SPDX-License-Identifier: MIT
  * interleaved.c: interleaved 1F1B, several smaller stages per rank.
  *
- * Idea     A rank holds v stages, P apart, each 1/v of a device: the pipeline fills and drains in steps of
- *          1/v of the work.
- *          The price is v times as many hops.
+ * Idea     A rank holds v stages, P apart, each 1/v of a device: the pipeline fills and drains in
+ *          steps of 1/v of the work. The price is v times as many hops.
  * Source   Narayanan et al., arXiv 2104.04473; Megatron-LM.
  * Bubble   (P - 1)(F + B) / v per rank.
  * Memory   1x parameters; on rank 0 P + (P - 1)/v micro-batches of activations, more than 1F1B's P.

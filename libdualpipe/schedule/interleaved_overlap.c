@@ -2,13 +2,13 @@
  * SPDX-License-Identifier: MIT
  * interleaved_overlap.c: interleaved 1F1B whose forwards and backwards run as overlapped pairs.
  *
- * Idea     One more forward chunk in the warm-up, and the F and B that follow each other in the steady state
- *          no longer depend on one another: each pair hides the communication of both sides, with one copy
- *          of the parameters.
- * Source   Megatron Core, combined 1F1B (arXiv 2603.07685); Kimi K2, arXiv 2507.20534; with v = 1: 1F1B with
- *          the warm-up doubled.
- * Bubble   (P - 1)(F + B) / v on rank 0; less on later ranks when pairs are cheaper than F + B, down to
- *          (P - 1)(2 F&B - F - B) / v on the last.
+ * Idea     One more forward chunk in the warm-up, and the F and B that follow each other in the
+ *          steady state no longer depend on one another: each pair hides the communication of both
+ *          sides, with one copy of the parameters.
+ * Source   Megatron Core, combined 1F1B (arXiv 2603.07685); Kimi K2, arXiv 2507.20534; with v = 1:
+ *          1F1B with the warm-up doubled.
+ * Bubble   (P - 1)(F + B) / v on rank 0; less on later ranks when pairs are cheaper than F + B,
+ *          down to (P - 1)(2 F&B - F - B) / v on the last.
  * Memory   1x parameters; one chunk of activations more than interleaved.
  * Limits   M a multiple of P when v > 1; v >= 1 (default 2). */
 #include "schedule/interleave.h"

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * one_f_one_b.c: 1F1B, the plain pipeline with bounded memory.
  *
- * Idea     Rank r lets P-1-r micro-batches pass, then alternates one forward and one backward: as many
- *          forwards are in flight as the pipeline below needs, and no more.
+ * Idea     Rank r lets P-1-r micro-batches pass, then alternates one forward and one backward: as
+ *          many forwards are in flight as the pipeline below needs, and no more.
  * Source   PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473.
  * Bubble   (P - 1)(F + B) per rank.
  * Memory   1x parameters; min(P - r, M) micro-batches of activations on rank r.

@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Marks the beginning of a braid's pass in a plain schedule: dp_op_kind_t + this. Its end is the plain kind. */
+/* Marks the beginning of a braid's pass in a plain schedule: dp_op_kind_t + this. Its end is the
+ * plain kind. */
 enum { DP__OP_START = 8 };
 
 static inline bool dp__op_starts(const dp_op_t *op)
@@ -38,10 +39,10 @@ static inline int dp__op_passes(const dp_op_t *op, dp_pass_t passes[2])
     return pair ? 2 : 1;
 }
 
-/* plain.c: the same schedule without braids: of each pass its start and its end, in the order of the letters;
- * microbatch2 holds the number of the braid, -1 for other operations but FB. *plain_out is the schedule itself where it
- * has none; the caller frees another. DP_ERR_REJECTED: an operation names a braid that there is not, or the letters of
- * one contradict each other. */
+/* plain.c: the same schedule without braids: of each pass its start and its end, in the order of
+ * the letters; microbatch2 holds the number of the braid, -1 for other operations but FB.
+ * *plain_out is the schedule itself where it has none; the caller frees another. DP_ERR_REJECTED:
+ * an operation names a braid that there is not, or the letters of one contradict each other. */
 dp_status_t dp__schedule_plain(const dp_schedule_t *schedule, const dp_schedule_t **plain_out);
 void dp__schedule_plain_free(const dp_schedule_t *schedule, const dp_schedule_t *plain);
 

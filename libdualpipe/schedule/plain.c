@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * plain.c: a schedule without its braids: their passes as starts and ends, in the order of the letters. */
+ * plain.c: a schedule without its braids: their passes as starts and ends, in the order of the
+ * letters. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * text.h: pieces of text for the readers and writers of schedules. Nothing is copied and nothing need end in
- * NUL. */
+ * text.h: pieces of text for the readers and writers of schedules. Nothing is copied and nothing
+ * need end in NUL. */
 #ifndef DP_SCHEDULE_TEXT_H
 #define DP_SCHEDULE_TEXT_H
 

@@ -1,9 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * transfers.c: checks the cells of transfers that a schedule in the format of torch.distributed.pipelining may have.
+ * transfers.c: checks the cells of transfers that a schedule in the format of
+ * torch.distributed.pipelining may have.
  *
- * There a transfer is posted where its cell stands and runs beside what follows; computing waits for what it needs, and
- * WAIT_SEND for the end of a send. Between two ranks transfers match by their order, without tags. */
+ * There a transfer is posted where its cell stands and runs beside what follows; computing waits
+ * for what it needs, and WAIT_SEND for the end of a send. Between two ranks transfers match by
+ * their order, without tags. */
 #include "base/memory.h"
 #include "schedule/cell.h"
 #include "schedule/flow.h"
@@ -20,7 +22,8 @@ typedef struct dp__step {
     int32_t turn;   /* and its place among the transfers between them, as this rank lists them */
 } dp__step_t;
 
-/* What is known of a micro-batch on a chunk: where its rank does each of these, counted from 1; 0: nowhere. */
+/* What is known of a micro-batch on a chunk: where its rank does each of these, counted from 1; 0:
+ * nowhere. */
 enum { DID_F, DID_B, SENT_F, RECEIVED_F, SENT_B, RECEIVED_B, FACTS };
 
 typedef struct dp__transfers {
@@ -31,8 +34,8 @@ typedef struct dp__transfers {
     dp__step_t *steps;      /* of all ranks */
     int32_t (*fact)[FACTS]; /* [ranks * chunks * microbatches] */
     int64_t transfers;
-    /* Lanes for the proof: ranks, then their pairs. Neighbours alone talk: ranks r and r + 1 are pair r, the last and
-     * the first are pair ranks - 1. */
+    /* Lanes for the proof: ranks, then their pairs. Neighbours alone talk: ranks r and r + 1 are
+     * pair r, the last and the first are pair ranks - 1. */
     int32_t *length;     /* [2 * ranks] */
     int64_t *pair_first; /* [ranks + 1] */
     int32_t *pair_steps; /* [transfers / 2]: where the lower rank of a pair has its transfers */
@@ -299,7 +302,8 @@ static dp_status_t check_order(const dp__transfers_t *t, int32_t rank)
 
 /* ---- the proof ---- */
 
-/* What computing and WAIT_SEND wait for: matched, that the two ends have met in their turn; else, that it was sent. */
+/* What computing and WAIT_SEND wait for: matched, that the two ends have met in their turn; else,
+ * that it was sent. */
 static bool end_of(const dp__transfers_t *t, int32_t rank, int32_t position, dp__need_t *need)
 {
     const dp__step_t *step = step_at(t, rank, position);

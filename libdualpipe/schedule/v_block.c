@@ -21,8 +21,9 @@ typedef struct dp__squeeze {
     int32_t ranks, microbatches, parts; /* parts: 2 in a forward-only schedule */
     int32_t limit;                      /* most held on a rank */
     dp__v_rank_t *rank;
-    uint8_t *chunk_due; /* row of [2 * microbatches] per rank: chunks whose W is due, oldest first */
-    int32_t *due_tail;  /* [ranks] */
+    /* row of [2 * microbatches] per rank: chunks whose W is due, oldest first */
+    uint8_t *chunk_due;
+    int32_t *due_tail; /* [ranks] */
 } dp__squeeze_t;
 
 /* The part that a rank's order has next; -1: none is left. */
@@ -42,7 +43,8 @@ static int next_part(const dp__squeeze_t *q, const dp__v_rank_t *rank)
     return best;
 }
 
-/* How many micro-batches the rank before on the path has finished in that part, as of the last round. */
+/* How many micro-batches the rank before on the path has finished in that part, as of the last
+ * round. */
 static int32_t inputs(const dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r, int part)
 {
     switch (part) {
@@ -113,8 +115,8 @@ static void squeeze(dp__squeeze_t *q, int32_t (*before)[DP__V_PARTS])
     }
 }
 
-/* Most that a rank holds when it repeats the block for ever, with the W's in the open slots: looked at over
- * the slots of one rank until its first micro-batch is long over. */
+/* Most that a rank holds when it repeats the block for ever, with the W's in the open slots: looked
+ * at over the slots of one rank until its first micro-batch is long over. */
 static int32_t block_memory(const int32_t start[DP__V_PARTS])
 {
     int32_t held = 0, most = 0, due = 0;

@@ -2,12 +2,12 @@
  * SPDX-License-Identifier: MIT
  * v_block.h: schedules on a V that repeat one building block.
  *
- * A block says at which time a rank runs F of chunk 0, F of chunk 1, I of chunk 1 and I of chunk 0 of
- * micro-batch 0; micro-batch m follows 6 m later, so that two W's find room in every period. How long
- * activations live in the block bounds the memory. Squeezing keeps a rank's order of F and I, runs each as
- * soon as its input is there, and puts a W into every gap, or before an F for which the block's memory has no
- * room yet.
- * Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362. */
+ * A block says at which time a rank runs F of chunk 0, F of chunk 1, I of chunk 1 and I of chunk 0
+ * of micro-batch 0; micro-batch m follows 6 m later, so that two W's find room in every period. How
+ * long activations live in the block bounds the memory. Squeezing keeps a rank's order of F and I,
+ * runs each as soon as its input is there, and puts a W into every gap, or before an F for which
+ * the block's memory has no room yet. Source: Qi et al., Pipeline Parallelism with Controllable
+ * Memory, arXiv 2405.15362. */
 #ifndef DP_SCHEDULE_V_BLOCK_H
 #define DP_SCHEDULE_V_BLOCK_H
 

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * v_half.c: V-Half, half of 1F1B's activations and half of its bubble.
  *
- * Idea     On a V, forwards of chunk 0 and input gradients of chunk 1 go down at 2 slots a rank, the others
- *          up at 1: what the first leg keeps longer on early ranks, the second keeps longer on late ones, P /
- *          2 micro-batches on each.
+ * Idea     On a V, forwards of chunk 0 and input gradients of chunk 1 go down at 2 slots a rank,
+ *          the others up at 1: what the first leg keeps longer on early ranks, the second keeps
+ *          longer on late ones, P / 2 micro-batches on each.
  * Source   Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362 (V-Half).
  * Bubble   (P - 1)(F + I + W) / 2 per rank when F = I = W (a little less for odd P).
  * Memory   1x parameters; about P / 2 + 1 micro-batches of activations.

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * v_min.c: V-Min, a third of 1F1B's activations.
  *
- * Idea     On a V, everything moves one rank per slot: no activation lives longer than the way of its
- *          micro-batch. The least memory that a V can do with, at two thirds of 1F1B's bubble; unequal F, I
- *          and W add idle time to every period.
+ * Idea     On a V, everything moves one rank per slot: no activation lives longer than the way of
+ *          its micro-batch. The least memory that a V can do with, at two thirds of 1F1B's bubble;
+ *          unequal F, I and W add idle time to every period.
  * Source   Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362 (V-Min).
  * Bubble   (P - 1)(2/3)(F + I + W) per rank and up to 1.5 F more, when F = I = W.
  * Memory   1x parameters; about P / 3 + 2 micro-batches of activations.

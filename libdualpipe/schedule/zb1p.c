@@ -2,13 +2,13 @@
  * SPDX-License-Identifier: MIT
  * zb1p.c: ZB-H1, 1F1B with the weight gradients moved into the bubble.
  *
- * Idea     Only the gradient of the input is urgent: the rank above waits for it. Split B into I and W and
- *          let W of rank r lag r micro-batches behind, no further: as much memory as 1F1B's first rank, on
- *          every rank.
+ * Idea     Only the gradient of the input is urgent: the rank above waits for it. Split B into I
+ *          and W and let W of rank r lag r micro-batches behind, no further: as much memory as
+ *          1F1B's first rank, on every rank.
  * Source   Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241 (ZB-H1, "ZB1P").
  * Bubble   (P - 1)(F + B - 2W) per rank when F = I.
- * Memory   1x parameters; min(P, M) micro-batches of activations on every rank, up to r + 1 of them waiting
- *          for W.
+ * Memory   1x parameters; min(P, M) micro-batches of activations on every rank, up to r + 1 of them
+ *          waiting for W.
  * Limits   none. */
 #include "schedule/methods.h"
 

@@ -2,11 +2,12 @@
  * SPDX-License-Identifier: MIT
  * zbv.c: ZB-V, a V of half-size stages whose weight gradients fill every gap.
  *
- * Idea     The last stage lies beside the first one, so the first loss comes back after one way down and up,
- *          and I and W of one leg fill what the other leaves open: no bubble inside the step. A barrier at
- *          its end still costs the way of one chunk's forward down the ranks.
- * Source   Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362 (V-ZB); Zero Bubble,
- *          arXiv 2401.10241.
+ * Idea     The last stage lies beside the first one, so the first loss comes back after one way
+ *          down and up, and I and W of one leg fill what the other leaves open: no bubble inside
+ *          the step. A barrier at its end still costs the way of one chunk's forward down the
+ *          ranks.
+ * Source   Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362 (V-ZB); Zero
+ *          Bubble, arXiv 2401.10241.
  * Bubble   (P - 1) F / 2 per rank, a chunk's forward being F / 2, when F = I = W.
  * Memory   1x parameters; P micro-batches of activations on every rank.
  * Limits   none; the order is that of 2P - 1 micro-batches, cut off, when there are fewer. */

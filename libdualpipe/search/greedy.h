@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * greedy.h: list scheduling: whatever can start first is started, under rules that a few numbers set. */
+ * greedy.h: list scheduling: whatever can start first is started, under rules that a few numbers
+ * set. */
 #ifndef DP_SEARCH_GREEDY_H
 #define DP_SEARCH_GREEDY_H
 
@@ -8,13 +9,16 @@
 #include "search/moves.h"
 
 typedef struct dp__rules {
-    double reach;          /* micro-batches in flight on a chunk, per stage from it to the end of its path */
-    int32_t more;          /* and this many besides */
-    double forward_bias;   /* in forwards: how much later a backward may start and still go first */
-    double patience;       /* in weights: how long to stay idle rather than compute a weight gradient */
+    /* micro-batches in flight on a chunk, per stage from it to the end of its path */
+    double reach;
+    int32_t more;        /* and this many besides */
+    double forward_bias; /* in forwards: how much later a backward may start and still go first */
+    /* in weights: how long to stay idle rather than compute a weight gradient */
+    double patience;
     int32_t most_deferred; /* weight gradients that may wait */
     bool split, pair;      /* I and W instead of B; FB where F and B can start together */
-    double pair_patience;  /* in forwards: how much later the pair may start than one of its sides alone */
+    /* in forwards: how much later the pair may start than one of its sides alone */
+    double pair_patience;
 } dp__rules_t;
 
 dp__rules_t dp__rules_random(const dp__shape_t *shape, dp__search_random_t *random);

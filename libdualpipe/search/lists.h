@@ -29,18 +29,22 @@ typedef struct dp__lists {
     dp_op_t *ops;
 } dp__lists_t;
 
-/* What a timing came to. step is infinite when the lists cannot finish or hold more than the cap. */
+/* What a timing came to. step is infinite when the lists cannot finish or hold more than the
+ * cap. */
 typedef struct dp__timing {
     double step;
-    double tail; /* mean end of the ranks: of two lists with one step, the denser one has more to give */
+    /* mean end of the ranks: of two lists with one step, the denser one has more to give */
+    double tail;
     double peak;
 } dp__timing_t;
 
 /* Room for timing lists of a shape, reused from call to call. */
 typedef struct dp__list_timer {
-    double *forward, *backward;              /* [rank, chunk, micro-batch]: end; negative: not yet */
-    int32_t *forward_place, *backward_place; /* [rank, chunk, micro-batch]: how many of its chunk went before it */
-    int32_t *forwards, *backwards;           /* [rank, chunk]: so far */
+    /* [rank, chunk, micro-batch]: end; negative: not yet */
+    double *forward, *backward;
+    /* [rank, chunk, micro-batch]: how many of its chunk went before it */
+    int32_t *forward_place, *backward_place;
+    int32_t *forwards, *backwards; /* [rank, chunk]: so far */
     double *free, *start, *held;
     int32_t *at, *queue;
     bool *queued;
@@ -60,8 +64,8 @@ dp_status_t dp__lists_give(const dp__shape_t *shape, const dp__lists_t *lists, d
 
 dp_status_t dp__timer_make(const dp__shape_t *shape, dp__list_timer_t *timer);
 void dp__timer_clear(dp__list_timer_t *timer);
-/* Every operation as early as its data allow, transfers without limit but in order: what a rank makes first its
- * neighbour has to use first. cap: activations of a rank, negative: none. */
+/* Every operation as early as its data allow, transfers without limit but in order: what a rank
+ * makes first its neighbour has to use first. cap: activations of a rank, negative: none. */
 dp__timing_t dp__timer_run(dp__list_timer_t *timer, const dp__shape_t *shape, const dp__lists_t *lists, double cap);
 
 #endif

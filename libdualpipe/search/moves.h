@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moves.h: small random changes to one rank's list. What is computed stays the same, in which order may become
- * impossible: timing tells. */
+ * moves.h: small random changes to one rank's list. What is computed stays the same, in which order
+ * may become impossible: timing tells. */
 #ifndef DP_SEARCH_MOVES_H
 #define DP_SEARCH_MOVES_H
 

@@ -436,7 +436,8 @@ static dp_status_t plan_given(search_t *search, given_t *given, double seconds, 
     return status;
 }
 
-/* A third of the time goes to those that can beat the best and are near it, the rest to what became the best. */
+/* A third of the time goes to those that can beat the best and are near it, the rest to what became
+ * the best. */
 static dp_status_t plan_all(search_t *search)
 {
     double far = 1.2 * search->result->step, share = search->request.seconds / 3.0;
@@ -521,7 +522,8 @@ static dp_status_t anneal_step(search_t *search, annealing_t *a, double heat)
     return status;
 }
 
-/* Cools down from a heat at which a forward's time is often given away to one at which nothing is. */
+/* Cools down from a heat at which a forward's time is often given away to one at which nothing
+ * is. */
 static dp_status_t anneal(search_t *search, start_t *start, double until)
 {
     annealing_t a = {.start = start, .score = score(&start->timing), .best_step = start->timing.step};

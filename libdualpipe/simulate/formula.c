@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * formula.c: published bubble formulas, in costs per device: a rank of a V or of v chunks holds a device's layers. */
+ * formula.c: published bubble formulas, in costs per device: a rank of a V or of v chunks holds a
+ * device's layers. */
 #include "simulate/formula.h"
 
 #include <math.h>

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * lanes.c: runs the commands of all ranks, each stream with a clock of its own. A rank goes through its list in order
- * and stops where it needs a time that another rank has not found yet; that one wakes it. What verify accepts completes
- * even when every rank does one thing after the other, so it completes here. */
+ * lanes.c: runs the commands of all ranks, each stream with a clock of its own. A rank goes through
+ * its list in order and stops where it needs a time that another rank has not found yet; that one
+ * wakes it. What verify accepts completes even when every rank does one thing after the other, so
+ * it completes here. */
 #include "simulate/lanes.h"
 
 #include <stdbool.h>
@@ -159,7 +160,8 @@ static void release(lanes_run_t *run, int32_t rank, const dp__command_t *c, cons
     look_at(run, run->program->channels[pass->source].src);
 }
 
-/* When a message that could leave at `time` does; the link is then taken for as long as it takes. */
+/* When a message that could leave at `time` does; the link is then taken for as long as it
+ * takes. */
 static double take_link(lanes_run_t *run, int32_t channel, double time)
 {
     double *link_free = &run->link_free[run->model->link[channel]];

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * measure.c: costs out of a timeline: which spans make an operation, and what operations, segments and stages take. */
+ * measure.c: costs out of a timeline: which spans make an operation, and what operations, segments
+ * and stages take. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,12 +18,15 @@ enum { RECOMPUTED = 3 /* index of R behind F, I and W */, PASSES };
 
 /* Spans that follow one another in a row and belong to one operation. */
 typedef struct op {
-    bool any, begun, pair, has_f, has_i, has_w, has_b, metered; /* begun: with a span that is no R */
+    /* begun: with a span that is no R */
+    bool any, begun, pair, has_f, has_i, has_w, has_b, metered;
     int32_t step, f_chunk, f_mb, b_chunk, b_mb;
-    int64_t start, end;                   /* begun: without the R before it, which does not wait for the gradient */
-    int64_t ahead;                        /* R spans before the start */
-    double inside[3], recomputed;         /* its F, I and W spans; its R spans */
-    double lane[DP_LANE_COUNT], chain[2]; /* if metered: when the lane is free, and the F and the I have come so far */
+    /* begun: without the R before it, which does not wait for the gradient */
+    int64_t start, end;
+    int64_t ahead;                /* R spans before the start */
+    double inside[3], recomputed; /* its F, I and W spans; its R spans */
+    /* if metered: when the lane is free, and the F and the I have come so far */
+    double lane[DP_LANE_COUNT], chain[2];
 } op_t;
 
 typedef struct mean {
@@ -57,9 +61,9 @@ static double mean_of(const mean_t *mean)
 
 /* ---- operations ---- */
 
-/* I and W of one micro-batch may stand side by side; the schedule says whether they are two operations. Micro-batches
- * of the second direction count from 0 in schedules and simulations, and behind those of the first in runs: the two do
- * not meet. */
+/* I and W of one micro-batch may stand side by side; the schedule says whether they are two
+ * operations. Micro-batches of the second direction count from 0 in schedules and simulations, and
+ * behind those of the first in runs: the two do not meet. */
 static void find_split(sums_t *sums, int32_t rank)
 {
     const dp_schedule_t *schedule = sums->schedule;
@@ -101,8 +105,8 @@ static bool belongs(const sums_t *sums, const op_t *op, const dp_span_t *span)
     return op->pair;
 }
 
-/* Without what is recomputed. From the first start to the last end; where threads waited for cores, as long as the
- * spans would take with a core for each lane. */
+/* Without what is recomputed. From the first start to the last end; where threads waited for cores,
+ * as long as the spans would take with a core for each lane. */
 static double op_length(const op_t *op)
 {
     double longest = 0.0;
@@ -135,8 +139,8 @@ static void close_op(sums_t *sums, op_t *op)
     *op = (op_t){.any = false};
 }
 
-/* Spans come in the order in which their lanes take them. A W waits for nothing but its lane: its I is before it; nor
- * does what is recomputed. */
+/* Spans come in the order in which their lanes take them. A W waits for nothing but its lane: its I
+ * is before it; nor does what is recomputed. */
 static void replay(op_t *op, const dp_span_t *span)
 {
     bool waits = span->pass != DP_OP_W && span->pass != DP_OP_R;
@@ -149,8 +153,8 @@ static void replay(op_t *op, const dp_span_t *span)
         *chain = end;
 }
 
-/* From when to when. R may run while the gradient is still on its way: the wait between the two is not the backward's.
- * A pair has its forward meanwhile. */
+/* From when to when. R may run while the gradient is still on its way: the wait between the two is
+ * not the backward's. A pair has its forward meanwhile. */
 static void stretch(op_t *op, const dp_span_t *span)
 {
     if (span->pass == DP_OP_R && !op->pair) {
@@ -243,7 +247,8 @@ static void read_row(sums_t *sums, int32_t rank)
 
 /* ---- summing up ---- */
 
-/* The length of lone operations; without any, what their spans come to in whole backwards, or else in pairs. */
+/* The length of lone operations; without any, what their spans come to in whole backwards, or else
+ * in pairs. */
 static double pass_cost(const sums_t *sums, int pass)
 {
     const mean_t *lone = &sums->ops[pass == 0 ? LONE_F : pass == 1 ? LONE_I : LONE_W];

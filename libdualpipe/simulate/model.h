@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * model.h: a program made ready for its run: checked ids, durations, bends inside a rank, numbered messages. */
+ * model.h: a program made ready for its run: checked ids, durations, bends inside a rank, numbered
+ * messages. */
 #ifndef DP_SIMULATE_MODEL_H
 #define DP_SIMULATE_MODEL_H
 
@@ -10,7 +11,8 @@ typedef struct dp__model_chunk {
     double scale; /* of its costs */
     double share; /* of a rank's stage inputs */
     int32_t stage;
-    int16_t prev_here, next_here; /* chunk of the same rank that is before or after it on the path, -1: none */
+    /* chunk of the same rank that is before or after it on the path, -1: none */
+    int16_t prev_here, next_here;
 } dp__model_chunk_t;
 
 typedef struct dp__model {
@@ -18,12 +20,14 @@ typedef struct dp__model {
     dp_costs_t costs;
     int32_t microbatches;      /* of a path */
     dp__model_chunk_t *chunks; /* [ranks * chunks] */
-    int32_t *link;             /* [nchannels]: channels from one rank to the same other share a link */
-    double *link_time, *hop;   /* [nchannels]: how long a message takes the link, and its latency */
-    int64_t *first_message;    /* [nchannels + 1]: message i of channel c is first_message[c] + i */
+    /* [nchannels]: channels from one rank to the same other share a link */
+    int32_t *link;
+    double *link_time, *hop; /* [nchannels]: how long a message takes the link, and its latency */
+    int64_t *first_message;  /* [nchannels + 1]: message i of channel c is first_message[c] + i */
 } dp__model_t;
 
-/* Every id that the run follows is inside its bounds afterwards. Free with dp__model_clear, also after a failure. */
+/* Every id that the run follows is inside its bounds afterwards. Free with dp__model_clear, also
+ * after a failure. */
 dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs, dp__model_t *model);
 void dp__model_clear(dp__model_t *model);
 

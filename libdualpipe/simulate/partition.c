@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * partition.c: layers onto stages. It begins with the cut whose dearest stage is the cheapest, which a table finds, and
- * with equal numbers of layers, and moves cuts as long as the simulated step gets shorter: stages that are not alike
- * wait for each other in other ways than for the dearest one alone. */
+ * partition.c: layers onto stages. It begins with the cut whose dearest stage is the cheapest,
+ * which a table finds, and with equal numbers of layers, and moves cuts as long as the simulated
+ * step gets shorter: stages that are not alike wait for each other in other ways than for the
+ * dearest one alone. */
 #include "base/memory.h"
 #include "base/sized.h"
 #include "simulate/model.h"
@@ -50,7 +51,8 @@ static dp_status_t cut_evenly(search_t *s)
             double *here = &best[(size_t)k * row + (size_t)n];
 
             *here = INFINITY;
-            for (int32_t m = n - 1; m >= k - 1; m--) { /* the last stage grows as m falls: then it is the dearest */
+            /* The last stage grows as m falls, until it is the dearest. */
+            for (int32_t m = n - 1; m >= k - 1; m--) {
                 double last = cost_of(s, m, n), dearest = fmax(best[(size_t)(k - 1) * row + (size_t)m], last);
 
                 if (dearest < *here) {

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run.c: event-driven run. Each rank goes through its list with two cursors, one of the compute lane and one of the
- * transfers (BUNDLES: one for each peer and direction); a rank that waits is looked at again when what it may wait for
- * has come, so that the whole takes time linear in the number of instructions. */
+ * run.c: event-driven run. Each rank goes through its list with two cursors, one of the compute
+ * lane and one of the transfers (BUNDLES: one for each peer and direction); a rank that waits is
+ * looked at again when what it may wait for has come, so that the whole takes time linear in the
+ * number of instructions. */
 #include "simulate/run.h"
 
 #include <math.h>
@@ -55,7 +56,8 @@ typedef struct run {
     int32_t *queue;        /* ring of ranks to look at; each is in it at most once */
     int32_t head, queued;
     uint8_t *forward_done, *backward_done; /* bit per (rank, chunk, micro-batch) */
-    double *forward_left, *backward_left;  /* [the same] when its result was there for other ranks */
+    /* [the same] when its result was there for other ranks */
+    double *forward_left, *backward_left;
 } run_t;
 
 /* ---- bits, queue, lookup ---- */
@@ -245,7 +247,8 @@ static void note_done(run_t *run, int32_t rank, const dp_instr_t *instr)
         set_bit(run->backward_done, bit_of(run, rank, instr->chunk2, instr->microbatch2));
 }
 
-/* When the result of one side of an operation is there for other ranks: `share` of its time, 0 all of it. */
+/* When the result of one side of an operation is there for other ranks: `share` of its time, 0 all
+ * of it. */
 static double left_at(double start, double end, double share)
 {
     return share > 0.0 ? start + (end - start) * share : end;
@@ -302,7 +305,8 @@ static bool compute(run_t *run, int32_t rank, const dp_instr_t *instr)
     return true;
 }
 
-/* When the data of a send are there: at the end of what was computed last, unless they leave earlier than that. */
+/* When the data of a send are there: at the end of what was computed last, unless they leave
+ * earlier than that. */
 static double made_at(const run_t *run, int32_t rank, const dp_instr_t *send)
 {
     const uint8_t *done = send->op == DP_OP_F ? run->forward_done : run->backward_done;
@@ -334,7 +338,8 @@ static bool advance_compute(run_t *run, int32_t rank)
 
 /* ---- links ---- */
 
-/* When a message that could leave at `time` does; the link is then taken for as long as it takes. */
+/* When a message that could leave at `time` does; the link is then taken for as long as it
+ * takes. */
 static double take_link(run_t *run, int32_t channel, double time)
 {
     double *link_free = &run->link_free[run->model->link[channel]];

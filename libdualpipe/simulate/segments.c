@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * segments.c: the costs of a device's passes out of those of a layer's segments, by running their order of enqueueing
- * over two lanes. */
+ * segments.c: the costs of a device's passes out of those of a layer's segments, by running their
+ * order of enqueueing over two lanes. */
 #include <dualpipe/simulate.h>
 
 #include <math.h>
@@ -25,7 +25,8 @@ typedef struct braid {
     int32_t count[2];
 } braid_t;
 
-/* What an operation came to: its time, that of the all-to-all lane, and the part of it beside computation. */
+/* What an operation came to: its time, that of the all-to-all lane, and the part of it beside
+ * computation. */
 typedef struct braid_times {
     double time, communication, hidden;
 } braid_times_t;
@@ -45,7 +46,8 @@ static double cost_of(const braid_t *x, const dp__pair_step_t *step)
     return costs[step->segment % LAYER];
 }
 
-/* F follows the segment before it, I the one after it in the forward order, W the I of its own segment. */
+/* F follows the segment before it, I the one after it in the forward order, W the I of its own
+ * segment. */
 static double ready(const braid_t *x, const dp__pair_step_t *step)
 {
     if (step->pass == DP_OP_F)

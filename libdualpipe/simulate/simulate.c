@@ -28,7 +28,8 @@ static int64_t spans_per_rank(const dp_program_t *program)
     return most;
 }
 
-/* Most backwards alive at once, as dp__commands_t.regained counts them, a chunk as its share of a device. */
+/* Most backwards alive at once, as dp__commands_t.regained counts them, a chunk as its share of a
+ * device. */
 static double peak_regained(const dp__model_t *model, int32_t rank)
 {
     const dp_program_t *program = model->program;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * chrome.c: a timeline as a Chrome trace. Viewers want the spans of one thread not to overlap, so each kind of track is
- * split into as many threads as are busy at once. */
+ * chrome.c: a timeline as a Chrome trace. Viewers want the spans of one thread not to overlap, so
+ * each kind of track is split into as many threads as are busy at once. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,7 +188,8 @@ static void put_process(dp__json_out_t *out, int32_t rank)
                  rank > 0 ? "," : "", rank, rank, rank, rank);
 }
 
-/* What is known of the clocks of other hosts; the text beside the name of a rank is where viewers show it. */
+/* What is known of the clocks of other hosts; the text beside the name of a rank is where viewers
+ * show it. */
 static void put_clock(dp__json_out_t *out, int32_t rank, const dp_row_clock_t *clock)
 {
     dp__json_put(out,
@@ -256,8 +257,8 @@ static void put_span(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t
     dp__json_put(out, "}}");
 }
 
-/* An arrow starts with its send and ends just inside its receive, which a viewer takes it to point at. Ids are text:
- * as numbers, viewers would round the large ones. */
+/* An arrow starts with its send and ends just inside its receive, which a viewer takes it to point
+ * at. Ids are text: as numbers, viewers would round the large ones. */
 static void put_arrow(dp__json_out_t *out, int32_t rank, const placed_t *at)
 {
     const dp_span_t *span = at->span;

@@ -57,7 +57,8 @@ static size_t first_after(const dp__clock_sample_t *samples, size_t count, int64
     return low;
 }
 
-/* How far the offset may have moved since; the interval is that of some moment between question and answer. */
+/* How far the offset may have moved since; the interval is that of some moment between question and
+ * answer. */
 static int64_t slack(const dp__clock_sample_t *s, int64_t at_ns)
 {
     int64_t away = at_ns > s->at_ns ? at_ns - s->at_ns : s->at_ns - at_ns;
@@ -78,7 +79,8 @@ int64_t dp__clock_offset(const dp__clock_sample_t *samples, size_t count, int64_
         low = samples[i].low_ns - loose > low ? samples[i].low_ns - loose : low;
         high = samples[i].high_ns + loose < high ? samples[i].high_ns + loose : high;
     }
-    /* low > high: a clock ran away faster than we take for possible (a machine that was suspended, say) */
+    /* low > high: a clock ran away faster than we take for possible (a machine that was suspended,
+     * say) */
     half = (high - low) / 2;
     *bound_out = half < 0 ? -half : half + 1;
     return low + half;

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * pack.c: one row as bytes and back. Layout: magic, version, names, spans, lost (8 bytes each but the first two, which
- * take 4), the names with a length byte before each, then the spans field by field, all in the writer's byte order. */
+ * pack.c: one row as bytes and back. Layout: magic, version, names, spans, lost (8 bytes each but
+ * the first two, which take 4), the names with a length byte before each, then the spans field by
+ * field, all in the writer's byte order. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -101,7 +102,8 @@ typedef struct packed {
     const unsigned char *names, *spans;
 } packed_t;
 
-/* Finds the parts of packed bytes, all of them inside the buffer and nothing left over; NULL, or what is wrong. */
+/* Finds the parts of packed bytes, all of them inside the buffer and nothing left over; NULL, or
+ * what is wrong. */
 static const char *open_packed(const unsigned char *at, size_t bytes, packed_t *packed)
 {
     const unsigned char *end = at + bytes;

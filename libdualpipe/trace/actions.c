@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * actions.c: costs out of the operations that torch.distributed.pipelining names. What a stage takes is the
- * median of its operations of a kind: an operation on the host waits for its input within its annotation, and the first
- * ones wait long. Source of the names: pytorch, torch/distributed/pipelining/schedules.py. */
+ * actions.c: costs out of the operations that torch.distributed.pipelining names. What a stage
+ * takes is the median of its operations of a kind: an operation on the host waits for its input
+ * within its annotation, and the first ones wait long. Source of the names: pytorch,
+ * torch/distributed/pipelining/schedules.py. */
 #include "trace/actions.h"
 
 #include <stdlib.h>

@@ -34,9 +34,10 @@ dp__trace_source_t dp__trace_source_of(const char *category)
     return DP__TRACE_OTHER;
 }
 
-/* Parts of names. NCCL: ncclDevKernel_..., ncclKernel_...; DeepEP: deep_ep::internode::dispatch and, in the profile
- * that DeepSeek published, dpsk::ep::...; NVSHMEM: nvshmemi_..., nvshmem_...; PyTorch's symmetric memory: multimem_...,
- * one_shot_..., two_shot_...; vLLM's cross_device_reduce_...; copies over NVLink or PCIe. */
+/* Parts of names. NCCL: ncclDevKernel_..., ncclKernel_...; DeepEP: deep_ep::internode::dispatch
+ * and, in the profile that DeepSeek published, dpsk::ep::...; NVSHMEM: nvshmemi_..., nvshmem_...;
+ * PyTorch's symmetric memory: multimem_..., one_shot_..., two_shot_...; vLLM's
+ * cross_device_reduce_...; copies over NVLink or PCIe. */
 static const char *const comm_names[] = {"nccl",
                                          "rccl",
                                          "mscclKernel",

@@ -22,11 +22,12 @@ typedef enum dp__trace_source {
     DP__TRACE_LANE_RANGE /* an annotation on a stream */
 } dp__trace_source_t;
 
-/* By the event's "cat": those of PyTorch's profiler, old and new, and of dp_timeline_write_chrome(). */
+/* By the event's "cat": those of PyTorch's profiler, old and new, and of
+ * dp_timeline_write_chrome(). */
 dp__trace_source_t dp__trace_source_of(const char *category);
 
-/* By name: NCCL, RCCL, MSCCL, DeepEP (published and in-house names), NVSHMEM, symmetric memory, copies between devices.
- * comm: more communication; NULL: no more. */
+/* By name: NCCL, RCCL, MSCCL, DeepEP (published and in-house names), NVSHMEM, symmetric memory,
+ * copies between devices. comm: more communication; NULL: no more. */
 dp__trace_class_t dp__trace_class_of(const char *name, const regex_t *comm);
 /* By category, of a span of ours: its class, lane and kind. */
 dp__trace_class_t dp__trace_lane_class(const char *category, uint8_t *lane_out, uint8_t *kind_out);

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * costs.c: costs out of a trace. An instant at which kernels of several computing segments run is split evenly
- * between them, so that segments add up to the time a device computes; a segment of communication takes the time in
- * which any of its kernels runs. */
+ * costs.c: costs out of a trace. An instant at which kernels of several computing segments run is
+ * split evenly between them, so that segments add up to the time a device computes; a segment of
+ * communication takes the time in which any of its kernels runs. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -215,8 +215,8 @@ static chunks_t measure_chunks(const sums_t *sums, int32_t layers)
                                                                                       : layers_in(window->times, 2));
         int kind = f > 0.0 && b > 0.0 ? 2 : f > 0.0 ? 0 : 1;
 
-        /* One forward and then one backward is no pair; without an annotation around, neither is it known what is one
-           chunk. */
+        /* One forward and then one backward is no pair; without an annotation around, neither is it
+         * known what is one chunk. */
         if (!window->any || w == sums->trace->nranges || (kind == 2 && window->turns < 3))
             continue;
         chunks.time[kind] += (double)window->end - (double)window->start;
@@ -328,7 +328,8 @@ static dp_status_t put_annotated(const dp_trace_t *trace, const request_t *reque
     return status;
 }
 
-/* Stages of one schedule do not fit another: their scales are a comment, for who simulates the same one. */
+/* Stages of one schedule do not fit another: their scales are a comment, for who simulates the same
+ * one. */
 static dp_status_t write_commented(void *out, const char *text, size_t bytes)
 {
     dp__json_out_t *to = out;

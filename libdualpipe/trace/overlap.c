@@ -495,7 +495,8 @@ dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_over
 
 /* ---- names ---- */
 
-/* Where the arguments of a template or function begin; "(anonymous namespace)" and "{lambda" are part of the name. */
+/* Where the arguments of a template or function begin; "(anonymous namespace)" and "{lambda" are
+ * part of the name. */
 static size_t base_length(const char *name)
 {
     size_t n = 0;

@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * overlap.h: how much of a device's communication runs behind its computation, and what is left standing.
+ * overlap.h: how much of a device's communication runs behind its computation, and what is left
+ * standing.
  *
- * Times are unions: an instant at which two kernels run counts once. Communication is hidden while any record that is
- * not communication runs on the same device, exposed otherwise. */
+ * Times are unions: an instant at which two kernels run counts once. Communication is hidden while
+ * any record that is not communication runs on the same device, exposed otherwise. */
 #ifndef DP_TRACE_OVERLAP_H
 #define DP_TRACE_OVERLAP_H
 
@@ -59,7 +60,9 @@ typedef struct dp__trace_overlap_rank {
     dp__trace_overlap_grid_t *grids; /* by class, then the most time first */
     size_t ngrids;
     double sm_share
-        [2]; /* of DP__TRACE_COMPUTE and DP__TRACE_COMM: mean part of the SMs that a grid covers, by time; -1: not known */
+        /* of DP__TRACE_COMPUTE and DP__TRACE_COMM: mean part of the SMs that a grid covers, by
+         * time; -1: not known */
+        [2];
     dp__trace_overlap_group_t *groups; /* by begin */
     size_t ngroups;
     dp__trace_overlap_part_t *parts;

@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * dp__trace_read.h: the events of a Chrome trace, one after the other, whatever the size of the file.
+ * dp__trace_read.h: the events of a Chrome trace, one after the other, whatever the size of the
+ * file.
  *
- * Both forms are read: an object with "traceEvents", and a plain array of events. Keys that are not listed here are
- * passed over. Format: Trace Event Format,
+ * Both forms are read: an object with "traceEvents", and a plain array of events. Keys that are not
+ * listed here are passed over. Format: Trace Event Format,
  * https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU */
 #ifndef DP_TRACE_READ_H
 #define DP_TRACE_READ_H
@@ -41,9 +42,11 @@ typedef struct dp__trace_event {
     dp__trace_place_t pid_place, id_place, start_place;
     const char *kept; /* the event as written; NULL unless asked for */
     size_t kept_bytes;
-    char name[DP__TRACE_NAME_BYTES], category[DP__TRACE_ID_BYTES];                 /* "": not there */
-    char pid[DP__TRACE_ID_BYTES], tid[DP__TRACE_ID_BYTES], id[DP__TRACE_ID_BYTES]; /* numbers as written */
-    char label[DP__TRACE_ID_BYTES];                                                /* args.name, of metadata */
+    char name[DP__TRACE_NAME_BYTES], category[DP__TRACE_ID_BYTES]; /* "": not there */
+    /* numbers as written */
+    char pid[DP__TRACE_ID_BYTES], tid[DP__TRACE_ID_BYTES], id[DP__TRACE_ID_BYTES];
+    /* args.name, of metadata */
+    char label[DP__TRACE_ID_BYTES];
 } dp__trace_event_t;
 
 /* What stands around the events. */
@@ -57,8 +60,8 @@ typedef struct dp__trace_head {
 /* A failure ends the reading and is returned. */
 typedef dp_status_t (*dp__trace_event_fn)(void *user, const dp__trace_event_t *event);
 
-/* Reads all of it; messages begin with the byte. DP_ERR_REJECTED: not a trace. keep: the text of every event is
-   wanted. */
+/* Reads all of it; messages begin with the byte. DP_ERR_REJECTED: not a trace. keep: the text of
+ * every event is wanted. */
 dp_status_t dp__trace_read(dp_read_fn read, void *source, bool keep, dp__trace_event_fn on_event, void *user,
                            dp__trace_head_t *head_out);
 

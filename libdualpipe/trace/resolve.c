@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * resolve.c: what belongs together in a trace: records to ranks, ranges into each other, and a record, by way of
- * the call that launched it, to the annotation that call was in. */
+ * resolve.c: what belongs together in a trace: records to ranks, ranges into each other, and a
+ * record, by way of the call that launched it, to the annotation that call was in. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,7 +236,8 @@ static uint32_t range_around(const dp_trace_t *trace, const thread_ranges_t *thr
     return range;
 }
 
-/* Of the launching thread; else of any thread of the rank, for a backward pass is launched by a thread of its own. */
+/* Of the launching thread; else of any thread of the rank, for a backward pass is launched by a
+ * thread of its own. */
 static uint32_t range_of_launch(const finder_t *finder, const dp__trace_launch_t *launch)
 {
     const dp_trace_t *trace = finder->trace;

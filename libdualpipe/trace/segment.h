@@ -10,8 +10,8 @@
 
 #include <dualpipe/simulate.h>
 
-/* "attention.F", "attention.I", "attention.W", "dispatch.F", ..., "combine.W": a segment's pass is its place in this
- * order. */
+/* "attention.F", "attention.I", "attention.W", "dispatch.F", ..., "combine.W": a segment's pass is
+ * its place in this order. */
 #define DP__TRACE_KEYS (3 * DP_SEGMENT_COSTS)
 
 /* Annotations that are a segment's pass. */
@@ -24,9 +24,10 @@ typedef struct dp__trace_rule {
 int dp__trace_key_of(const char *name, size_t length);
 /* "attention.F=REGEX"; free the regex with regfree(). DP_ERR_INVALID: not that. */
 dp_status_t dp__trace_rule(const char *text, dp__trace_rule_t *rule_out);
-/* Which key an annotation's name stands for; -1: none. Rules come before what is known without: a word for the segment
- * (attn, attention, self_attn; dispatch; mlp, moe, ffn, expert, experts; combine), then one for the pass (F, fwd,
- * forward; B, I, bwd, backward, dgrad; W, wgrad, weight), with any signs around the second, in any case. */
+/* Which key an annotation's name stands for; -1: none. Rules come before what is known without: a
+ * word for the segment (attn, attention, self_attn; dispatch; mlp, moe, ffn, expert, experts;
+ * combine), then one for the pass (F, fwd, forward; B, I, bwd, backward, dgrad; W, wgrad, weight),
+ * with any signs around the second, in any case. */
 int dp__trace_segment_of(const char *name, const dp__trace_rule_t *rules, int nrules);
 
 /* A key's pass: 0 F, 1 I, 2 W. Its segment: 0 attention, 1 dispatch, 2 mlp, 3 combine. */

@@ -123,15 +123,16 @@ static dp_status_t make_schedule(const shape_t *shape, const lones_t *lones, dp_
 
 /* ---- operations ---- */
 
-/* A span with the operation it belongs to. A trace has the spans of a lane in the order of time, a timeline those of an
- * operation one after the other, on whichever lanes they are. */
+/* A span with the operation it belongs to. A trace has the spans of a lane in the order of time, a
+ * timeline those of an operation one after the other, on whichever lanes they are. */
 typedef struct placed {
     dp_span_t span;
     int64_t op_start; /* of its operation's first span */
     size_t op;
 } placed_t;
 
-/* The spans of one micro-batch's forward, or backward, in one step: one side of a pair, or all of an operation. */
+/* The spans of one micro-batch's forward, or backward, in one step: one side of a pair, or all of
+ * an operation. */
 typedef struct side {
     size_t first, count; /* of placed_t */
     int64_t start;
@@ -176,8 +177,8 @@ static int by_operation(const void *a, const void *b)
     return order != 0 ? order : compare(x->span.start_ns, y->span.start_ns);
 }
 
-/* A whole backward has the W of a segment before the I of the segment in front of it: a W behind all I is another
- * operation. */
+/* A whole backward has the W of a segment before the I of the segment in front of it: a W behind
+ * all I is another operation. */
 static bool is_split(const placed_t *placed, const side_t *side, int64_t *w_start_out)
 {
     int64_t i_end = INT64_MIN, w_start = INT64_MAX;

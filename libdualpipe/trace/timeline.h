@@ -8,12 +8,13 @@
 
 #include "trace/trace.h"
 
-/* The timeline's rows are the trace's ranks, the spans of an operation one after the other. The schedule is as much of
- * one as dp_costs_measure() needs: placement, sizes, and the backwards for the input that stand alone. DP_ERR_REJECTED:
- * no span of ours is there. */
+/* The timeline's rows are the trace's ranks, the spans of an operation one after the other. The
+ * schedule is as much of one as dp_costs_measure() needs: placement, sizes, and the backwards for
+ * the input that stand alone. DP_ERR_REJECTED: no span of ours is there. */
 dp_status_t dp__trace_to_timeline(const dp_trace_t *trace, dp_timeline_t **timeline_out, dp_schedule_t **schedule_out);
 
-/* Whether its schedule has two directions, chunk 1 being the second. Not so for traces that are not ours. */
+/* Whether its schedule has two directions, chunk 1 being the second. Not so for traces that are not
+ * ours. */
 bool dp__trace_is_bidirectional(const dp_trace_t *trace);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace.h: what is kept of a trace: when which device ran what, and which annotation it belongs to. For what writes
- * whole tables and pictures of it; others get by with <dualpipe/trace.h>.
+ * trace.h: what is kept of a trace: when which device ran what, and which annotation it belongs to.
+ * For what writes whole tables and pictures of it; others get by with <dualpipe/trace.h>.
  *
- * Of a kernel 40 bytes are kept, of a launch and an annotation 24 and 32 (of a span of ours 80), of every name one
- * copy, of everything else nothing: a trace of hundreds of megabytes takes tens. Past a limit reading ends with an
- * error. */
+ * Of a kernel 40 bytes are kept, of a launch and an annotation 24 and 32 (of a span of ours 80), of
+ * every name one copy, of everything else nothing: a trace of hundreds of megabytes takes tens.
+ * Past a limit reading ends with an error. */
 #ifndef DP_TRACE_TRACE_H
 #define DP_TRACE_TRACE_H
 
@@ -75,8 +75,8 @@ struct dp_trace {
 /* Names are numbered from 0. */
 size_t dp__trace_names(const dp_trace_t *trace);
 const char *dp__trace_name(const dp_trace_t *trace, uint32_t name);
-/* What a record counts as in a table by annotation: its range's name; of ours, its name without the micro-batch.
- * DP__TRACE_NONE: neither. */
+/* What a record counts as in a table by annotation: its range's name; of ours, its name without the
+ * micro-batch. DP__TRACE_NONE: neither. */
 uint32_t dp__trace_group(const dp_trace_t *trace, const dp__trace_record_t *record);
 
 #endif

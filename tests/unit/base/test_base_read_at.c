@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_base_read_at.c: a piece of a file is there whole, or what is missing is told, however the kernel hands it
- * out. */
+ * test_base_read_at.c: a piece of a file is there whole, or what is missing is told, however the
+ * kernel hands it out. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "base/read_at.h"
 #include "tests/support/suite.h"
 
-/* The kernel of these tests: `most` bytes at a time, every other call is interrupted, and from byte `broken_at` on the
- * disk is broken. */
+/* The kernel of these tests: `most` bytes at a time, every other call is interrupted, and from byte
+ * `broken_at` on the disk is broken. */
 static size_t most;
 static off_t broken_at;
 static int calls;

@@ -71,8 +71,9 @@ START_TEST(a_million_letters_in_uneven_pieces)
 }
 END_TEST
 
-/* Every position of the padding within a block: the digests of byte strings of length 0 to 300, byte i being 7 i +
- * length, hashed together. The expected value was computed with another implementation. */
+/* Every position of the padding within a block: the digests of byte strings of length 0 to 300,
+ * byte i being 7 i + length, hashed together. The expected value was computed with another
+ * implementation. */
 START_TEST(every_length_up_to_300)
 {
     uint8_t data[300], digest[DP__SHA256_BYTES];

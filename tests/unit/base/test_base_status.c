@@ -31,7 +31,8 @@ START_TEST(every_code_has_its_own_name)
 {
     for (size_t i = 0; i < N_STATUSES; i++)
         ck_assert_str_eq(dp_status_name(statuses[i].code), statuses[i].name);
-    /* the negative codes are contiguous: one past the last is unknown, so the list above is complete */
+    /* the negative codes are contiguous: one past the last is unknown, so the list above is
+     * complete */
     ck_assert_int_eq(statuses[N_STATUSES - 1].code, -(dp_status_t)(N_STATUSES - 2));
     ck_assert_str_eq(dp_status_name(statuses[N_STATUSES - 1].code - 1), "DP_ERR_?");
     ck_assert_str_eq(dp_status_name(2), "DP_ERR_?");

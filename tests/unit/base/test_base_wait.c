@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_base_wait.c: the wait primitive: deadline, abort and wake, between threads and between processes.
- * A lost wake costs a sleeping slice (50 ms), so thousands of rounds within Check's limit show that none is lost. */
+ * test_base_wait.c: the wait primitive: deadline, abort and wake, between threads and between
+ * processes. A lost wake costs a sleeping slice (50 ms), so thousands of rounds within Check's
+ * limit show that none is lost. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -31,7 +32,8 @@ START_TEST(reached_returns_at_once)
     dp_signal_t signal = {5, 0};
 
     ck_assert_int_eq(dp__signal_wait(&signal, 5, NEVER, NULL), DP_OK);
-    ck_assert_int_eq(dp__signal_wait(&signal, 4, 0, NULL), DP_OK); /* a deadline in the past does not matter then */
+    /* a deadline in the past does not matter then */
+    ck_assert_int_eq(dp__signal_wait(&signal, 4, 0, NULL), DP_OK);
     ck_assert_int_eq(dp__signal_wait(&signal, 0, INT64_MIN, NULL), DP_OK);
     ck_assert_uint_eq(dp__signal_value(&signal), 5);
 }
@@ -41,9 +43,11 @@ START_TEST(counters_may_wrap)
 {
     dp_signal_t signal = {2, 0};
 
-    ck_assert_int_eq(dp__signal_wait(&signal, UINT32_MAX, NEVER, NULL), DP_OK);      /* 3 behind */
-    ck_assert_int_eq(dp__signal_wait(&signal, 0x80000003, NEVER, NULL), DP_OK);      /* as far behind as can be told */
-    ck_assert_int_eq(dp__signal_wait(&signal, 0x80000002, 0, NULL), DP_ERR_TIMEOUT); /* as far ahead */
+    ck_assert_int_eq(dp__signal_wait(&signal, UINT32_MAX, NEVER, NULL), DP_OK); /* 3 behind */
+    /* as far behind as can be told */
+    ck_assert_int_eq(dp__signal_wait(&signal, 0x80000003, NEVER, NULL), DP_OK);
+    /* as far ahead */
+    ck_assert_int_eq(dp__signal_wait(&signal, 0x80000002, 0, NULL), DP_ERR_TIMEOUT);
     signal.value = UINT32_MAX - 1;
     ck_assert_int_eq(dp__signal_wait(&signal, 1, 0, NULL), DP_ERR_TIMEOUT);
     dp__signal_post(&signal, 1);
@@ -209,8 +213,8 @@ START_TEST(every_post_wakes_all)
 }
 END_TEST
 
-/* Two sides take turns, each posting only when the other is past its spin; payload is plain memory that only the
- * signals order. */
+/* Two sides take turns, each posting only when the other is past its spin; payload is plain memory
+ * that only the signals order. */
 typedef struct table {
     dp_signal_t ping, pong;
     uint64_t payload;
@@ -338,7 +342,8 @@ static void on_alarm(int number)
 START_TEST(interrupting_signals_do_not_end_a_wait)
 {
     static const struct itimerval often = {{0, 2000}, {0, 2000}}, off;
-    struct sigaction action = {.sa_handler = on_alarm}; /* no SA_RESTART: system calls return EINTR */
+    /* no SA_RESTART: system calls return EINTR */
+    struct sigaction action = {.sa_handler = on_alarm};
     dp_signal_t signal = {0, 0};
     int64_t deadline;
 

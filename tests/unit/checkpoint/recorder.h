@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * recorder.h: system calls of the library, which the linker brings here (--wrap): they are done, and written down for
- * what changes files below one folder; or the n-th of them fails. */
+ * recorder.h: system calls of the library, which the linker brings here (--wrap): they are done,
+ * and written down for what changes files below one folder; or the n-th of them fails. */
 #ifndef DP_TESTS_RECORDER_H
 #define DP_TESTS_RECORDER_H
 
@@ -24,7 +24,8 @@ typedef enum record_kind {
 
 typedef struct record {
     record_kind_t kind;
-    int folder, node;       /* the folder whose names change; the node that is made, written or synced */
+    /* the folder whose names change; the node that is made, written or synced */
+    int folder, node;
     char name[RECORD_NAME]; /* in the folder */
     char to[RECORD_NAME];   /* of a rename, in the same folder */
     char *data;
@@ -40,7 +41,8 @@ void recorder_end(void);
 /* Writes down that the caller has got so far. */
 void recorder_mark(int mark);
 
-/* The n-th call (from 0) fails with this errno; sticky: and all after it. Nothing is written down meanwhile. */
+/* The n-th call (from 0) fails with this errno; sticky: and all after it. Nothing is written down
+ * meanwhile. */
 void recorder_fail(long n, bool sticky, int error);
 /* Whether a call has failed; and none will from now on. */
 bool recorder_failed(void);

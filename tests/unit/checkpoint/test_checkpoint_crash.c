@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_checkpoint_crash.c: a power cut at any moment leaves the checkpoint that is being saved, whole, or the one
- * before it: the system calls of three saves are recorded, and every state that a disk may be in after each of them is
- * made and loaded. What was not synced may be there, not there, half there or zeros; names that were not synced as
- * well, in any order. And each call fails in turn. */
+ * test_checkpoint_crash.c: a power cut at any moment leaves the checkpoint that is being saved,
+ * whole, or the one before it: the system calls of three saves are recorded, and every state that a
+ * disk may be in after each of them is made and loaded. What was not synced may be there, not
+ * there, half there or zeros; names that were not synced as well, in any order. And each call fails
+ * in turn. */
 #include "recorder.h"
 #include "saved.h"
 #include "tests/support/files.h"

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_checkpoint_files.c: checkpoints on the disk: what was written is read, and whatever else lies there is refused
- * with the name of the file. */
+ * test_checkpoint_files.c: checkpoints on the disk: what was written is read, and whatever else
+ * lies there is refused with the name of the file. */
 #include "base/memory.h"
 #include "checkpoint/files.h"
 #include "checkpoint/index.h"
@@ -430,7 +430,8 @@ START_TEST(an_index_of_other_files_is_refused)
 }
 END_TEST
 
-/* Whichever allocation fails, that is what is said, nothing is held, and what was written before is there. */
+/* Whichever allocation fails, that is what is said, nothing is held, and what was written before is
+ * there. */
 START_TEST(memory_runs_out)
 {
     const bool sticky = _i != 0;
@@ -528,7 +529,8 @@ START_TEST(paths_that_are_too_long_are_refused_before_anything_is_done)
         ck_assert_int_lt(dp_checkpoint_open(folder, 1, &c), 0);
         ck_assert_ptr_null(c);
     }
-    ck_assert_int_eq(dp__checkpoint_discard(folder, 1), DP_ERR_IO); /* it fits, and the system has a limit of its own */
+    /* it fits, and the system has a limit of its own */
+    ck_assert_int_eq(dp__checkpoint_discard(folder, 1), DP_ERR_IO);
     folder[lengths[1]] = '\0', memset(folder, 'a', lengths[1]);
     ck_assert_int_eq(dp__checkpoint_discard(folder, 1), DP_ERR_INVALID);
 }
@@ -554,7 +556,8 @@ START_TEST(a_save_that_is_given_up_leaves_no_file)
     ck_assert_int_eq(dp__checkpoint_write(&write), DP_ERR_ABORTED);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "given up"));
     ck_assert(!dp__checkpoint_written(folder, 2, 1));
-    ck_assert_int_eq(dp__checkpoint_discard(folder, 2), DP_OK); /* nothing is in it: the folder goes */
+    /* nothing is in it: the folder goes */
+    ck_assert_int_eq(dp__checkpoint_discard(folder, 2), DP_OK);
     ck_assert_int_eq(dp__checkpoint_discard(folder, 2), DP_OK);
     ck_assert_int_eq(rmdir(folder), 0);
 }

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_eplb.c: what must hold of placements of any size: every expert placed, counts right, groups kept,
- * replicas apart, the published method where it applies (against a plain version of it), and the same answer
- * from every vector width. */
+ * test_eplb.c: what must hold of placements of any size: every expert placed, counts right, groups
+ * kept, replicas apart, the published method where it applies (against a plain version of it), and
+ * the same answer from every vector width. */
 #include <float.h>
 #include <math.h>
 
@@ -385,7 +385,8 @@ END_TEST
 
 START_TEST(measures_by_hand)
 {
-    dp_eplb_shape_t s = {sizeof(s), 2, 3, 4, 1, 2, 3}; /* GPUs of 2, 1, 1 slots; nodes of 2, 1 GPUs */
+    /* GPUs of 2, 1, 1 slots; nodes of 2, 1 GPUs */
+    dp_eplb_shape_t s = {sizeof(s), 2, 3, 4, 1, 2, 3};
     const float loads[6] = {6, 2, 4, 0, 0, 0};
     const int32_t slots[8] = {0, 1, 0, 2, 0, 0, 1, 2};
     dp_eplb_balance_t balance = {.struct_size = sizeof(balance)};
@@ -476,9 +477,11 @@ START_TEST(transfers_come_from_near)
         if (sources[p] >= 0)
             reads[sources[p]]++;
     }
-    ck_assert_int_eq(reads[0], 1); /* the two slots that need expert 0 do not read the same replica */
+    /* the two slots that need expert 0 do not read the same replica */
+    ck_assert_int_eq(reads[0], 1);
     ck_assert_int_eq(reads[3], 1);
-    ck_assert_int_eq(moves.replicas, 4); /* slots 1, 3, 5 and 7; slot 4 has its expert on the same GPU */
+    /* slots 1, 3, 5 and 7; slot 4 has its expert on the same GPU */
+    ck_assert_int_eq(moves.replicas, 4);
     ck_assert_int_eq(moves.between_nodes, 2);
     ck_assert_int_eq(moves.bytes, 40);
     ck_assert_int_eq(moves.bytes_between_nodes, 20);

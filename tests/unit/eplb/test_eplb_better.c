@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_eplb_better.c: quality mode and plans with few moves, against greedy plans and, where sizes are small,
- * against all placements there are. */
+ * test_eplb_better.c: quality mode and plans with few moves, against greedy plans and, where sizes
+ * are small, against all placements there are. */
 #include <math.h>
 
 #include "tests/support/eplb_case.h"
@@ -151,7 +151,8 @@ static void try_all(all_placements_t *all, int32_t *slots, int32_t at)
             if (first <= at)
                 gpu_start = first;
         }
-        for (int32_t e = at > gpu_start ? slots[at - 1] : 0; e < s->experts; e++) { /* order on a GPU is no matter */
+        /* the order on a GPU does not matter */
+        for (int32_t e = at > gpu_start ? slots[at - 1] : 0; e < s->experts; e++) {
             slots[at] = e;
             try_all(all, slots, at + 1);
         }

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_eplb_golden.c: the recorded answers of the published code, tests/data/eplb: with stable sorts slot for
- * slot, as it ran except for what ties decide there; and the sizes that it took. */
+ * test_eplb_golden.c: the recorded answers of the published code, tests/data/eplb: with stable
+ * sorts slot for slot, as it ran except for what ties decide there; and the sizes that it took. */
 #include "tests/support/eplb_case.h"
 #include "tests/support/suite.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_overlap.c: what is planned is proven, computes what was given, keeps the memory, and is no shorter than the
- * bound and no longer than what was given. */
+ * test_overlap.c: what is planned is proven, computes what was given, keeps the memory, and is no
+ * shorter than the bound and no longer than what was given. */
 #include <dualpipe/overlap.h>
 #include <math.h>
 #include <stdio.h>
@@ -133,7 +133,8 @@ START_TEST(the_same_request_gives_the_same_plan)
 }
 END_TEST
 
-/* By hand: two ranks with one layer each, four micro-batches, one held at a time: F, I and W follow one another. */
+/* By hand: two ranks with one layer each, four micro-batches, one held at a time: F, I and W follow
+ * one another. */
 START_TEST(the_bound_knows_memory_and_chains)
 {
     dp_segment_costs_t layer = segments;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_program_mutation.c: broken programs are rejected, and an independent executor agrees on the doubtful
- * ones. */
+ * test_program_mutation.c: broken programs are rejected, and an independent executor agrees on the
+ * doubtful ones. */
 #include "tests/support/braided.h"
 #include "tests/support/executor.h"
 #include "tests/support/suite.h"
@@ -239,8 +239,8 @@ START_TEST(wrong_microbatches_are_rejected)
 }
 END_TEST
 
-/* Channels, numbers, slots, inputs: wherever the verdict depends on the field, it has to agree with the
- * executor. */
+/* Channels, numbers, slots, inputs: wherever the verdict depends on the field, it has to agree with
+ * the executor. */
 START_TEST(wrong_fields_get_the_executors_verdict)
 {
     int rejected = 0;
@@ -264,7 +264,8 @@ START_TEST(wrong_fields_get_the_executors_verdict)
                         continue;
                     }
                     if (field == 6 && transfer) {
-                        /* the chunk of a transfer only repeats what its channel says, and must do so */
+                        /* the chunk of a transfer only repeats what its channel says, and must do
+                         * so */
                         ck_assert(!verdict(&q));
                     } else {
                         bool accepted = verdict(&q);
@@ -280,8 +281,8 @@ START_TEST(wrong_fields_get_the_executors_verdict)
 }
 END_TEST
 
-/* Two neighbours change places: often harmless, sometimes a deadlock, sometimes wrong data. What completes one thing
- * after the other also completes with transfers beside computing. */
+/* Two neighbours change places: often harmless, sometimes a deadlock, sometimes wrong data. What
+ * completes one thing after the other also completes with transfers beside computing. */
 START_TEST(swaps_get_the_executors_verdict)
 {
     int accepted = 0, rejected = 0;
@@ -307,8 +308,8 @@ START_TEST(swaps_get_the_executors_verdict)
 }
 END_TEST
 
-/* Braids at random, many of them not legal: what lowering makes of them gets the executor's verdict, and what is
- * refused before that is so with a reason. */
+/* Braids at random, many of them not legal: what lowering makes of them gets the executor's
+ * verdict, and what is refused before that is so with a reason. */
 START_TEST(braids_get_the_executors_verdict)
 {
     static const char *const methods[] = {"1f1b", "zb1p", "dualpipe", "dualpipev", "interleaved", "gpipe"};

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A list as letters: a layer is "ADMC", any other is another segment; capitals but D and C have weights. */
+/* A list as letters: a layer is "ADMC", any other is another segment; capitals but D and C have
+ * weights. */
 static int32_t shapes_of(const char *text, dp__segment_shape_t *shapes)
 {
     int32_t n = 0;
@@ -66,7 +67,8 @@ START_TEST(known_orders)
 }
 END_TEST
 
-/* Whatever the lists: forwards in order, backwards in reverse order, each W once and behind its I. */
+/* Whatever the lists: forwards in order, backwards in reverse order, each W once and behind its
+ * I. */
 START_TEST(any_lists_are_merged_completely)
 {
     unsigned seed = 5;

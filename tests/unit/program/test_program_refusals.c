@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_program_refusals.c: what lowering and verify say of schedules and programs that cannot run. */
+ * test_program_refusals.c: what lowering and verify say of schedules and programs that cannot
+ * run. */
 #include "tests/support/executor.h"
 #include "tests/support/suite.h"
 
@@ -121,8 +122,8 @@ START_TEST(structs_may_be_longer_than_known)
 }
 END_TEST
 
-/* Lowers `schedule` for both transports, and lets the executor judge, too. Sends in bundles stand where their slot is
- * free: any number of slots will do. */
+/* Lowers `schedule` for both transports, and lets the executor judge, too. Sends in bundles stand
+ * where their slot is free: any number of slots will do. */
 static void check_both(int32_t slots, int32_t safe_slots)
 {
     for (int t = DP_TRANSPORT_CREDITS; t <= DP_TRANSPORT_BUNDLES; t++) {
@@ -154,8 +155,9 @@ START_TEST(many_slots_may_be_needed)
 }
 END_TEST
 
-/* Rank 1 wants a gradient before it looks at three activations that rank 0 sends ahead of it: with two slots
- * the third activation is in the way, and no receive can stand where its message is due. */
+/* Rank 1 wants a gradient before it looks at three activations that rank 0 sends ahead of it: with
+ * two slots the third activation is in the way, and no receive can stand where its message is
+ * due. */
 START_TEST(messages_in_each_others_way)
 {
     of_text("F00 F01 F02 F10 B10 F11 B11 F12 B12 B00 B01 B02 | F10 F11 F12 B10 F00 B00 F01 B01 F02 B02 "
@@ -251,8 +253,8 @@ static void shift_bundles(dp_instr_t *from, const dp_instr_t *end, int32_t by)
         from->bundle += is_transfer(from) ? by : 0;
 }
 
-/* A bundle may be taken apart, but not joined with transfers of another direction or other ranks, nor across other
- * work. */
+/* A bundle may be taken apart, but not joined with transfers of another direction or other ranks,
+ * nor across other work. */
 START_TEST(bundles_hold_neighbours_of_one_direction)
 {
     dp_schedule_request_t request = {sizeof(request), "dualpipe", 2, 8, 0, 0};
@@ -348,8 +350,8 @@ START_TEST(unused_messages)
 }
 END_TEST
 
-/* Mirrors must sum in the same order, or they wait for each other for ever. With both REDUCEs at the end of a
- * rank's list either order is fine for that rank alone. */
+/* Mirrors must sum in the same order, or they wait for each other for ever. With both REDUCEs at
+ * the end of a rank's list either order is fine for that rank alone. */
 START_TEST(mirrors_reduce_in_one_order)
 {
     dp_instr_t *last, *before, t;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_program_sweep.c: every method at every small size lowers to programs that both transports end. */
+ * test_program_sweep.c: every method at every small size lowers to programs that both transports
+ * end. */
 #include "tests/support/suite.h"
 
 #include <dualpipe/program.h>
@@ -12,8 +13,8 @@ static int32_t smaller(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-/* Peaks as published: chunks of activations held on a rank, from F to the weight gradient. -1: no formula
- * that is exact at every size. */
+/* Peaks as published: chunks of activations held on a rank, from F to the weight gradient. -1: no
+ * formula that is exact at every size. */
 static int32_t published_peak(const dp_schedule_t *s)
 {
     int32_t ranks = s->ranks, microbatches = s->microbatches, total = microbatches * s->chunks;
@@ -172,8 +173,8 @@ START_TEST(replayable_slots_divide_messages)
 }
 END_TEST
 
-/* The list of one transport is not that of another: receives right before their use make ranks that meet wait in a
- * circle, and the message shows it. */
+/* The list of one transport is not that of another: receives right before their use make ranks that
+ * meet wait in a circle, and the message shows it. */
 START_TEST(late_receives_deadlock_bundles)
 {
     dp_schedule_request_t request = {sizeof(request), "dualpipe", 4, 8, 0, 0};

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_braids.c: braids in schedules: what is refused and with which words, text and back, orders, what stands where in
- * the program. */
+ * test_braids.c: braids in schedules: what is refused and with which words, text and back, orders,
+ * what stands where in the program. */
 #include "tests/support/braided.h"
 #include "tests/support/suite.h"
 
@@ -104,8 +104,8 @@ START_TEST(one_braid_is_a_step)
     for (int64_t i = 0; i < program->first[1]; i++)
         starts += program->instrs[i].kind == DP_INSTR_START;
     ck_assert_uint_eq(starts, 7);
-    /* lane 0: F0 1, F1 2; lane 1: F0 11, F1 21, I0 41; lane 0: I0 43, W0 46, F2 47; lane 1: F2 57, I1 77, I2 97;
-     * lane 0: I1 79, I2 99, W2 102, W1 105 */
+    /* lane 0: F0 1, F1 2; lane 1: F0 11, F1 21, I0 41; lane 0: I0 43, W0 46, F2 47; lane 1: F2 57,
+     * I1 77, I2 97; lane 0: I1 79, I2 99, W2 102, W1 105 */
     ck_assert_msg(dp_simulate(program, &costs, 0, &result) == DP_OK, "%s", dp_last_error());
     ck_assert_double_eq_tol(result.step_time, 105, 1e-9);
     dp_simulation_clear(&result);
@@ -125,7 +125,8 @@ START_TEST(one_braid_is_a_step)
 }
 END_TEST
 
-/* FB and the braid {F, B} in canonical order are one thing: same text in CSV, same times, bit for bit. */
+/* FB and the braid {F, B} in canonical order are one thing: same text in CSV, same times, bit for
+ * bit. */
 START_TEST(a_pair_is_a_braid)
 {
     static const char *const methods[] = {"dualpipe", "dualpipev", "interleaved_overlap"};

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule.c: placements, caps, refusals, verify on broken lists, and memory that runs out anywhere. */
+ * test_schedule.c: placements, caps, refusals, verify on broken lists, and memory that runs out
+ * anywhere. */
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
@@ -256,8 +257,9 @@ START_TEST(lists_are_judged)
 }
 END_TEST
 
-/* Random lists on 4 ranks with 2 micro-batches, each in a legal local order: verdict and length of the cycle
- * by brute force. On a V: forwards and backwards of 2 chunks; on a loop: forwards of 4 chunks. */
+/* Random lists on 4 ranks with 2 micro-batches, each in a legal local order: verdict and length of
+ * the cycle by brute force. On a V: forwards and backwards of 2 chunks; on a loop: forwards of 4
+ * chunks. */
 #define NODES 32 /* rank * 8 + (V: 0 F, 4 B) + chunk * 2 + micro-batch */
 
 static bool is_back(const dp_schedule_t *s, int k)

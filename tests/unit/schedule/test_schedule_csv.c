@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule_csv.c: the format of torch.distributed.pipelining, there and back, refused when broken. */
+ * test_schedule_csv.c: the format of torch.distributed.pipelining, there and back, refused when
+ * broken. */
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
@@ -128,7 +129,8 @@ START_TEST(reader_is_lenient_where_it_can_be)
 {
     dp_schedule_t *s = NULL;
 
-    /* as that library writes it: \r\n, idle steps, transfers, shards; halves of a pair in either order */
+    /* as that library writes it: \r\n, idle steps, transfers, shards; halves of a pair in either
+     * order */
     ck_assert_msg(read_text("0UNSHARD,0F0, 0SEND_F0 ,0F1,,,0RECV_B0,0B0,,0B1,0REDUCE_GRAD\r\n"
                             ",1RECV_F0,1F0,(1B0;1F1)OVERLAP_F_B,( 1F2 ; 1B1 ) OVERLAP_F_B,1I2,1W2,1RESHARD\r\n\r\n\r\n",
                             &s) == DP_OK,

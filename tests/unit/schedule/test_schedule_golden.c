@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule_golden.c: generated lists equal the recorded ones, and the same sizes are refused. */
+ * test_schedule_golden.c: generated lists equal the recorded ones, and the same sizes are
+ * refused. */
 #include "tests/support/golden.h"
 #include "tests/support/suite.h"
 

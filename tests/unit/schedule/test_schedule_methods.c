@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule_methods.c: what each method promises: idle time, memory, limits, and the order of weight
- * gradients. */
+ * test_schedule_methods.c: what each method promises: idle time, memory, limits, and the order of
+ * weight gradients. */
 #include "tests/support/golden.h"
 #include "tests/support/replay.h"
 #include "tests/support/suite.h"
@@ -26,8 +26,8 @@ static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microb
 
 /* ---- idle time and memory on equal devices ---- */
 
-/* Idle time of every rank at F = I = W = 1 for a device's whole share, a pair without gain, and the most
- * chunks of activations on a rank. -1: the size is refused. */
+/* Idle time of every rank at F = I = W = 1 for a device's whole share, a pair without gain, and the
+ * most chunks of activations on a rank. -1: the size is refused. */
 static const struct {
     const char *method;
     int32_t chunks;
@@ -85,8 +85,8 @@ START_TEST(idle_time_and_memory)
 }
 END_TEST
 
-/* The formulas of the header comments at many sizes, for unit costs: V-Half, V-Min and the like have one more
- * term. */
+/* The formulas of the header comments at many sizes, for unit costs: V-Half, V-Min and the like
+ * have one more term. */
 START_TEST(formulas_of_the_v_blocks)
 {
     for (int32_t ranks = 1; ranks <= 24; ranks++) {

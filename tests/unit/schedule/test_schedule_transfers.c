@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule_transfers.c: cells of transfers: what PyTorch writes is right, and each thing that can be wrong is
- * found. */
+ * test_schedule_transfers.c: cells of transfers: what PyTorch writes is right, and each thing that
+ * can be wrong is found. */
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
@@ -64,7 +64,8 @@ START_TEST(dumps_of_pytorch_are_right)
 }
 END_TEST
 
-/* Every transfer of a dump taken away, and every one moved to the end of its row: found, whichever it is. */
+/* Every transfer of a dump taken away, and every one moved to the end of its row: found, whichever
+ * it is. */
 START_TEST(a_transfer_that_is_missing_or_late_is_found)
 {
     static char broken[sizeof(dump) + 8];

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule_tsv.c: what is written can be read back, byte for byte, and broken files are refused with
- * their line. */
+ * test_schedule_tsv.c: what is written can be read back, byte for byte, and broken files are
+ * refused with their line. */
 #include "tests/support/suite.h"
 
 #include <dualpipe/schedule.h>
@@ -167,8 +167,8 @@ END_TEST
 
 START_TEST(reader_is_lenient_where_it_can_be)
 {
-    /* no end of line at the end, \r\n, blank lines, recorded transfers, ranks in any order, later versions'
-     * words */
+    /* no end of line at the end, \r\n, blank lines, recorded transfers, ranks in any order, later
+     * versions' words */
     static const char text[] = "# method=mine ranks=2 microbatches=1 colour=blue plain\r\n"
                                "1\t3\tF\t0\t0\t-1\t-1\t-1\t-1\r\n\r\n"
                                "0\t0\tF\t0\t0\t-1\t-1\t-1\t-1\n"

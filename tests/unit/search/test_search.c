@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_search.c: the quick timing agrees with verify and simulate on good and on broken lists, changes keep what is
- * computed, and what the search finds is sound. */
+ * test_search.c: the quick timing agrees with verify and simulate on good and on broken lists,
+ * changes keep what is computed, and what the search finds is sound. */
 #include <dualpipe/search.h>
 #include <math.h>
 #include <stdio.h>
@@ -344,8 +344,10 @@ START_TEST(segments_are_planned)
     dp_program_t *program;
 
     ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
-    ck_assert_double_le(result.step, result.built_in_step * (1.0 + 1e-9)); /* how much shorter: what time allows */
-    ck_assert_int_gt(result.tried, 10);                                    /* more than the built-in schedules */
+    /* how much shorter: what time allows */
+    ck_assert_double_le(result.step, result.built_in_step * (1.0 + 1e-9));
+    /* more than the built-in schedules */
+    ck_assert_int_gt(result.tried, 10);
     ck_assert_double_le(result.peak, 6.0 + 1e-9);
     ck_assert_int_eq(dp_program_lower(result.schedule, NULL, &program), DP_OK);
     ck_assert_int_eq(dp_simulate(program, &costs, 0, &got), DP_OK);
@@ -369,7 +371,8 @@ START_TEST(a_search_that_is_stopped_gives_what_it_has)
                                    .ranks = 4,
                                    .microbatches = 8,
                                    .costs = &cost_sets[0],
-                                   .seconds = 1e6, /* the test's own limit ends a search that goes on */
+                                   /* the test's own limit ends a search that goes on */
+                                   .seconds = 1e6,
                                    .progress = stop_at_once,
                                    .user = &stopped};
     dp_search_result_t result = {.struct_size = sizeof(result)};

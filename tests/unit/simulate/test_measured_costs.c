@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_measured_costs.c: costs out of timelines: simulated ones give back what they were made with, a hand-made one has
- * every figure worked out. */
+ * test_measured_costs.c: costs out of timelines: simulated ones give back what they were made with,
+ * a hand-made one has every figure worked out. */
 #include <math.h>
 #include <string.h>
 
@@ -149,7 +149,8 @@ START_TEST(every_segment_of_every_stage_comes_back)
 }
 END_TEST
 
-/* Runs number the second direction's micro-batches behind the first's, where simulations begin at 0 again. */
+/* Runs number the second direction's micro-batches behind the first's, where simulations begin at 0
+ * again. */
 START_TEST(the_second_direction_may_count_on)
 {
     const dp_costs_t costs = {
@@ -182,7 +183,8 @@ START_TEST(the_second_direction_may_count_on)
 }
 END_TEST
 
-/* ---- a row by hand: two layers, F0, then F1 and B0 as a pair, then B1 with its parts apart ---- */
+/* ---- a row by hand: two layers, F0, then F1 and B0 as a pair, then B1 with its parts apart
+ * ---- */
 
 typedef struct line {
     const char *name;
@@ -318,8 +320,9 @@ START_TEST(a_row_by_hand)
 }
 END_TEST
 
-/* Threads that waited for cores: spans of 50 ms, of which the thread had a core for fewer. A pair: attention(F) 2 and
- * combine(I) 3 side by side, then dispatch(F) 4 on the lane of combine(I), mlp(I) 5 beside it, mlp(W) 6, mlp(F) 7. */
+/* Threads that waited for cores: spans of 50 ms, of which the thread had a core for fewer. A pair:
+ * attention(F) 2 and combine(I) 3 side by side, then dispatch(F) 4 on the lane of combine(I),
+ * mlp(I) 5 beside it, mlp(W) 6, mlp(F) 7. */
 START_TEST(time_without_a_core_does_not_count)
 {
     static const struct {
@@ -365,7 +368,8 @@ START_TEST(nothing_to_measure_is_refused)
 
     ck_assert_int_eq(dp_timeline_create(1, 4, &timeline), DP_OK);
     ck_assert_int_eq(dp_costs_measure(timeline, schedule, &got), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_timeline_add(timeline, 0, &stranger), DP_OK); /* of no stage of the schedule */
+    /* of no stage of the schedule */
+    ck_assert_int_eq(dp_timeline_add(timeline, 0, &stranger), DP_OK);
     ck_assert_int_eq(dp_costs_measure(timeline, schedule, &got), DP_ERR_INVALID);
     ck_assert_ptr_null(got.costs);
     ck_assert_int_eq(dp_costs_measure(NULL, schedule, &got), DP_ERR_INVALID);

@@ -142,7 +142,8 @@ START_TEST(one_layer_a_stage_leaves_no_choice)
 }
 END_TEST
 
-/* 4 methods x 30 models of layers between 0.2 and 3.2: the search ends at the best of all cuts, or near. */
+/* 4 methods x 30 models of layers between 0.2 and 3.2: the search ends at the best of all cuts, or
+ * near. */
 START_TEST(steps_are_near_the_best_of_all_cuts)
 {
     static const char *const methods[] = {"dualpipe", "1f1b", "zb1p", "interleaved_overlap"};

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_segment_costs.c: passes out of segments, against times worked out by hand and bounds that always hold. */
+ * test_segment_costs.c: passes out of segments, against times worked out by hand and bounds that
+ * always hold. */
 #include <math.h>
 #include <string.h>
 
@@ -12,8 +13,8 @@ static const struct {
     dp_segment_costs_t costs; /* attention, dispatch, mlp, combine */
     double f, i, w, b, fb, communication, hidden;
 } known[] = {
-    /* I combine | F attention 0-1, I mlp | F dispatch 1-2, W mlp | I dispatch 2-3, F mlp 3-4, I attention | F combine
-     * 4-5, W attention 5-6 */
+    /* I combine | F attention 0-1, I mlp | F dispatch 1-2, W mlp | I dispatch 2-3, F mlp 3-4, I
+     * attention | F combine 4-5, W attention 5-6 */
     {{sizeof(dp_segment_costs_t), 1, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 0, 1, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      4,
      4,
@@ -22,7 +23,8 @@ static const struct {
      6,
      4,
      4},
-    /* long all-to-alls: 0-5, 5-10, 10-15, 15-20 without a gap; six units of computation beside them */
+    /* long all-to-alls: 0-5, 5-10, 10-15, 15-20 without a gap; six units of computation beside
+     * them */
     {{sizeof(dp_segment_costs_t), 1, {1, 5, 1, 5}, {1, 5, 1, 5}, {1, 0, 1, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      12,
      12,
@@ -78,7 +80,8 @@ static const struct {
      29291,
      25066,
      24992},
-    /* In the layers that follow, W attention of the one before hides I combine: computation alone counts, 29217. */
+    /* In the layers that follow, W attention of the one before hides I combine: computation alone
+     * counts, 29217. */
     {{sizeof(dp_segment_costs_t),
       4,
       {4306, 6059, 4250, 7325},
@@ -121,8 +124,8 @@ START_TEST(known_costs)
 }
 END_TEST
 
-/* What is recomputed stands before its I on the compute lane: mlp's runs beside combine (0 to 1.5, then I to 4.5),
- * attention's beside dispatch. */
+/* What is recomputed stands before its I on the compute lane: mlp's runs beside combine (0 to 1.5,
+ * then I to 4.5), attention's beside dispatch. */
 START_TEST(what_is_recomputed_runs_beside_the_all_to_all)
 {
     dp_segment_costs_t segments = {

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_simulate.c: simulated times against recorded replays, published figures, hand-made cases and a slow second
- * simulator that knows the schedule only. */
+ * test_simulate.c: simulated times against recorded replays, published figures, hand-made cases and
+ * a slow second simulator that knows the schedule only. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -43,7 +43,8 @@ static dp_simulation_t simulate(const dp_schedule_t *schedule, dp_transport_t tr
     return result;
 }
 
-/* ---- a second opinion: sweeps over the schedule until nothing moves, transfers without limits ---- */
+/* ---- a second opinion: sweeps over the schedule until nothing moves, transfers without limits
+ * ---- */
 
 typedef struct sweep {
     const dp_schedule_t *schedule;
@@ -418,8 +419,9 @@ START_TEST(a_pair_of_unlike_stages_gains_in_proportion)
 {
     static const double scale[] = {1.0, 3.0};
     dp_schedule_t *schedule = generate("dualpipe", 2, 8, 0);
-    dp_costs_t costs = {sizeof(costs), 1.0, 1.0,  1.0, 2.0, 1.5, 0.0, 1,    scale,
-                        0.0,           0.0, NULL, 0.0, 0.0, 0.0, 0.0, NULL, 0.0}; /* a pair takes half of F + B */
+    dp_costs_t costs = {sizeof(costs), 1.0, 1.0, 1.0, 2.0, 1.5, 0.0, 1, scale,
+                        /* a pair takes half of F + B */
+                        0.0, 0.0, NULL, 0.0, 0.0, 0.0, 0.0, NULL, 0.0};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
     for (int32_t r = 0; r < 2; r++) {
@@ -584,7 +586,8 @@ START_TEST(ids_out_of_bounds_do_no_harm)
 }
 END_TEST
 
-/* ---- another run of the program: every time from its definition, over and over until none changes ---- */
+/* ---- another run of the program: every time from its definition, over and over until none changes
+ * ---- */
 
 typedef struct naive {
     const dp_program_t *program;
@@ -675,7 +678,8 @@ static void naive_credits(naive_t *n, int32_t rank, int64_t at, double lane, dou
     (void)rank;
 }
 
-/* All of a bundle at its first member: posted, then over. lanes: compute time before each instruction. */
+/* All of a bundle at its first member: posted, then over. lanes: compute time before each
+ * instruction. */
 static void naive_bundle(naive_t *n, int32_t rank, int64_t at, const double *lanes, double *over_before)
 {
     const dp_instr_t *instrs = n->program->instrs;
@@ -914,8 +918,9 @@ START_TEST(ways_within_and_between_hosts_by_hand)
 }
 END_TEST
 
-/* Three messages that each take a slow link for 5: with a slot for each they follow one another; with two slots
- * the third waits until the first was used, at 12 on the way there and at 37 on the way back. */
+/* Three messages that each take a slow link for 5: with a slot for each they follow one another;
+ * with two slots the third waits until the first was used, at 12 on the way there and at 37 on the
+ * way back. */
 START_TEST(a_slow_link_between_hosts_by_hand)
 {
     static const int32_t host_of[] = {0, 1};
@@ -934,9 +939,9 @@ START_TEST(a_slow_link_between_hosts_by_hand)
 }
 END_TEST
 
-/* 1f1b on two ranks, two micro-batches, B of 2 whose gradient leaves after 1, hops of 3. Rank 0: F0 0-1, F1 1-2.
- * Rank 1: F0 4-5, B0 5-7 (leaves at 6), F1 7-8, B1 8-10 (leaves at 9). Rank 0: B0 9-11, B1 12-14; when it leaves at the
- * end of B: 10-12, 13-15. */
+/* 1f1b on two ranks, two micro-batches, B of 2 whose gradient leaves after 1, hops of 3. Rank 0: F0
+ * 0-1, F1 1-2. Rank 1: F0 4-5, B0 5-7 (leaves at 6), F1 7-8, B1 8-10 (leaves at 9). Rank 0: B0
+ * 9-11, B1 12-14; when it leaves at the end of B: 10-12, 13-15. */
 START_TEST(results_that_leave_early_by_hand)
 {
     dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .barrier = 1, .hop = 3};

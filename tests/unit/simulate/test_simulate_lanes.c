@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_simulate_lanes.c: runs by segments on lanes against times worked out by hand, against runs by operations where
- * both models say the same, and against bounds. */
+ * test_simulate_lanes.c: runs by segments on lanes against times worked out by hand, against runs
+ * by operations where both models say the same, and against bounds. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,8 @@ static double step_of(const dp_program_t *program, const dp_costs_t *costs)
     return step;
 }
 
-/* Two ranks, two micro-batches, a layer each: F takes 1 + 10 + 2 + 20, I 3 + 30 + 4 + 40, W 5 (attention) + 6 (mlp). */
+/* Two ranks, two micro-batches, a layer each: F takes 1 + 10 + 2 + 20, I 3 + 30 + 4 + 40, W 5
+ * (attention) + 6 (mlp). */
 START_TEST(by_hand)
 {
     const dp_segment_costs_t segments = {
@@ -44,21 +45,23 @@ START_TEST(by_hand)
     dp_schedule_t *schedule;
     dp_program_t *program = lowered("1f1b", 1, 1, DP_TRANSPORT_CREDITS, &schedule);
 
-    /* F ends at 33. B: combine 73, mlp 77; dispatch 107 beside W of mlp; attention 110, its W 115 */
+    /* F ends at 33. B: combine 73, mlp 77; dispatch 107 beside W of mlp; attention 110, its W
+     * 115 */
     ck_assert_double_eq_tol(step_of(program, &costs), 115, 1e-9);
     dp_program_free(program);
     dp_schedule_free(schedule);
 
-    /* F0 ends at 33. Attention of F1 runs at 1, its dispatch waits for combine of F0: 33 to 43, mlp 45, combine 65. B0
-     * has its combine at 65 to 105, mlp 109, dispatch to 139 (W of mlp to 115), attention 142, W 147. B1: combine waits
-     * for dispatch of B0: 139 to 179, mlp 183, dispatch 213, attention 216, W 221 */
+    /* F0 ends at 33. Attention of F1 runs at 1, its dispatch waits for combine of F0: 33 to 43, mlp
+     * 45, combine 65. B0 has its combine at 65 to 105, mlp 109, dispatch to 139 (W of mlp to 115),
+     * attention 142, W 147. B1: combine waits for dispatch of B0: 139 to 179, mlp 183, dispatch
+     * 213, attention 216, W 221 */
     program = lowered("gpipe", 1, 2, DP_TRANSPORT_CREDITS, &schedule);
     ck_assert_double_eq_tol(step_of(program, &costs), 221, 1e-9);
     dp_program_free(program);
     dp_schedule_free(schedule);
 
-    /* F of rank 0 ends at 33 and arrives at 133, F of rank 1 at 166, whose B has its I through at 243 and arrives at
-     * 343; B of rank 0 takes 82 */
+    /* F of rank 0 ends at 33 and arrives at 133, F of rank 1 at 166, whose B has its I through at
+     * 243 and arrives at 343; B of rank 0 takes 82 */
     program = lowered("1f1b", 2, 1, DP_TRANSPORT_CREDITS, &schedule);
     ck_assert_double_eq_tol(
         step_of(program, &(dp_costs_t){.struct_size = sizeof(costs), .segments = &segments, .hop = 100, .barrier = 1}),
@@ -68,9 +71,10 @@ START_TEST(by_hand)
 }
 END_TEST
 
-/* The same layer, recomputing 15 before I of mlp and 25 before that of attention: F is through at 33, its mlp at 13, so
- * that of mlp runs from then to 28, beside combines. I of combine ends at 73, of mlp at 77, its W at 83, what attention
- * recomputes at 108, beside dispatch to 107; I of attention 111, W 116. */
+/* The same layer, recomputing 15 before I of mlp and 25 before that of attention: F is through at
+ * 33, its mlp at 13, so that of mlp runs from then to 28, beside combines. I of combine ends at 73,
+ * of mlp at 77, its W at 83, what attention recomputes at 108, beside dispatch to 107; I of
+ * attention 111, W 116. */
 START_TEST(recomputing_by_hand)
 {
     const dp_segment_cost_t list[] = {{DP_ROLE_ATTENTION, DP_LANE_COMPUTE, 1, 1, 0, 1, 3, 5},
@@ -146,7 +150,8 @@ static dp_schedule_t *schedule_of(size_t method, int32_t ranks, int32_t microbat
     return dp_schedule_generate(&request, &schedule) == DP_OK ? schedule : NULL;
 }
 
-/* One segment a stage, on one lane: operations, whose results leave when their own pass is through. */
+/* One segment a stage, on one lane: operations, whose results leave when their own pass is
+ * through. */
 START_TEST(one_lane_is_operations)
 {
     static const int32_t sizes[][2] = {{1, 1}, {1, 4}, {2, 2}, {2, 7}, {3, 9}, {4, 8}, {4, 20}, {8, 16}, {6, 12}};
@@ -199,7 +204,8 @@ START_TEST(one_lane_is_operations)
 }
 END_TEST
 
-/* No lane does its work in less time than it takes, and nothing is lost against running operations one by one. */
+/* No lane does its work in less time than it takes, and nothing is lost against running operations
+ * one by one. */
 START_TEST(bounds)
 {
     const dp_segment_costs_t segments = {.struct_size = sizeof(segments),

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_clock.c: clocks of hosts against a model of them: whatever the network does to a round trip, the true
- * offset lies within the bound. */
+ * test_clock.c: clocks of hosts against a model of them: whatever the network does to a round trip,
+ * the true offset lies within the bound. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +69,8 @@ START_TEST(a_quick_answer_makes_a_narrow_bound)
     dp__clock_sort(samples, 3);
     ck_assert_int_le(llabs(dp__clock_offset(samples, 3, 1000100000, &bound) - p.offset), bound);
     ck_assert_int_le(bound, 2100);
-    (void)dp__clock_offset(samples, 3, 1000100000 + 1000000000, &bound); /* a second later: 500 us more */
+    /* a second later: 500 us more */
+    (void)dp__clock_offset(samples, 3, 1000100000 + 1000000000, &bound);
     ck_assert_int_ge(bound, 500000);
     ck_assert_int_le(bound, 510000);
 }

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_timeline.c: rows, names, figures and packed rows. Figures are checked against counting tick by tick. */
+ * test_timeline.c: rows, names, figures and packed rows. Figures are checked against counting tick
+ * by tick. */
 #include <stdio.h>
 #include <string.h>
 

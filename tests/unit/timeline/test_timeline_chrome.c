@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_timeline_chrome.c: the Chrome trace is JSON of the structure that viewers ask for, whatever the spans and
- * names. */
+ * test_timeline_chrome.c: the Chrome trace is JSON of the structure that viewers ask for, whatever
+ * the spans and names. */
 #include "config.h"
 
 #include <math.h>
@@ -307,7 +307,8 @@ START_TEST(only_whole_messages_get_an_arrow)
 {
     dp_timeline_t *timeline = timeline_of(2, 16);
 
-    add_end(timeline, 0, DP_SPAN_SEND, UINT64_MAX); /* two large numbers that a double takes for one */
+    /* two large numbers that a double takes for one */
+    add_end(timeline, 0, DP_SPAN_SEND, UINT64_MAX);
     add_end(timeline, 1, DP_SPAN_RECV, UINT64_MAX);
     add_end(timeline, 0, DP_SPAN_SEND, UINT64_MAX - 1);
     add_end(timeline, 1, DP_SPAN_RECV, UINT64_MAX - 1);
@@ -334,10 +335,11 @@ START_TEST(any_name_is_a_string)
         {"\"}]},\\", "\"}]},\\"},
         {"\x01\n\t\x1f\x7f", "\x01\n\t\x1f\x7f"},
         {"K\xc3\xb6ln \xe2\x82\xac \xf0\x9f\x98\x80", "K\xc3\xb6ln \xe2\x82\xac \xf0\x9f\x98\x80"},
-        {"\xff\xc3", "\xef\xbf\xbd\xef\xbf\xbd"},                                 /* no start, cut short */
-        {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},                                 /* overlong */
-        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},                 /* a surrogate */
-        {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* past the last character */
+        /* no start, cut short; overlong; a surrogate; past the last character; cut short */
+        {"\xff\xc3", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
         {"\xe2\x82", "\xef\xbf\xbd\xef\xbf\xbd"},
     };
     enum { NAMES = sizeof(names) / sizeof(names[0]) };

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_trace_costs.c: which annotations are segments, and costs of small traces worked out by hand. */
+ * test_trace_costs.c: which annotations are segments, and costs of small traces worked out by
+ * hand. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,7 +154,8 @@ static void write_pair(script_t *script)
         launch(script, at + 5, 7, gpu, gpu + 3000);
         launch(script, at + 15, 7, gpu + 3000, gpu + 5000);
         launch(script, at + 25, 8, gpu + 3000, gpu + 4000);
-        launch(script, at + 26, 8, gpu + 3500, gpu + 4500); /* beside the one before: counted once */
+        /* beside the one before: counted once */
+        launch(script, at + 26, 8, gpu + 3500, gpu + 4500);
         launch(script, at + 35, 9, gpu + 4000, gpu + 7000); /* beside mlp(B) for 1000 */
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_trace_failures.c: reading a trace, and figures and costs of it, where memory runs out, where the caller's
- * functions fail, and where calls make no sense. */
+ * test_trace_failures.c: reading a trace, and figures and costs of it, where memory runs out, where
+ * the caller's functions fail, and where calls make no sense. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,7 +12,8 @@
 #include "tests/support/suite.h"
 #include "tests/support/trace_text.h"
 
-/* A layer's forward and backward as a profiler of CUDA has them: annotations of the host, launches in them, kernels. */
+/* A layer's forward and backward as a profiler of CUDA has them: annotations of the host, launches
+ * in them, kernels. */
 static char profile[16384];
 
 static void write_profile(void)

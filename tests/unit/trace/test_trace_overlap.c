@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_trace_overlap.c: figures of the published profile, and of random traces against a count instant by instant. */
+ * test_trace_overlap.c: figures of the published profile, and of random traces against a count
+ * instant by instant. */
 #include "config.h"
 
 #include <inttypes.h>
@@ -67,8 +68,9 @@ START_TEST(published_profile_has_its_figures)
 }
 END_TEST
 
-/* What one layer pair of the profile takes on a stream; in the canonical order of an overlapped pair. The profile's own
- * table counts kernels without copies: attention forward has 5 us of them. */
+/* What one layer pair of the profile takes on a stream; in the canonical order of an overlapped
+ * pair. The profile's own table counts kernels without copies: attention forward has 5 us of
+ * them. */
 START_TEST(published_profile_has_its_annotations)
 {
     static const struct {
@@ -231,8 +233,8 @@ END_TEST
 
 START_TEST(kernels_belong_to_the_annotation_that_launched_them)
 {
-    /* Launched on thread 2 while thread 1 is in "outer" and then "inner"; on thread 1 itself; after all; without
-     * launch, but below an annotation on the stream. */
+    /* Launched on thread 2 while thread 1 is in "outer" and then "inner"; on thread 1 itself; after
+     * all; without launch, but below an annotation on the stream. */
     dp_trace_t *trace =
         load_text("{\"traceEvents\":["
                   "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"inner\",\"pid\":1,\"tid\":1,\"ts\":10,\"dur\":"

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_trace_timeline.c: a trace that the library wrote tells the costs of its run, and which schedule. */
+ * test_trace_timeline.c: a trace that the library wrote tells the costs of its run, and which
+ * schedule. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,7 +157,8 @@ START_TEST(memory_runs_out)
 }
 END_TEST
 
-/* A span of ours that says what it cannot be is left out; where none is left there is no schedule. */
+/* A span of ours that says what it cannot be is left out; where none is left there is no
+ * schedule. */
 START_TEST(spans_out_of_bounds_are_left_out)
 {
     static const char *const args[] = {
