@@ -24,7 +24,7 @@ described() { # METHOD PART: 1: the method's summary in --help; 2: its source, w
     "$dualpipe" schedule --help | awk -v method="$1" -v wanted="$2" '
         /^methods:/ { listed = 1; next }
         listed && /^  [^ ]/ { found = $1 == method; part = 1; sub(/^ *[^ ]+ */, "") }
-        found { sub(/^ */, ""); if (seen++ && /^[A-Z][A-Za-z -]*, /) part = 2 }
+        found { sub(/^ */, ""); if (seen++ && /^[A-Z][A-Za-z0-9 -]*, /) part = 2 }
         found && part == wanted { text = text (text == "" ? "" : " ") $0 }
         END { print text }'
 }
@@ -108,8 +108,8 @@ the same to the last bit, whichever stage holds a layer.
 ## Simulated and measured
 
 `dualpipe demo` runs schedules in the engine with segments that sleep their cost. So every rank has
-a device of its own on any machine. Milliseconds per step on two cores, 8 ranks, 16 micro-batches,
-as root (which lets sleepers wake in time):
+its own device on any machine. Milliseconds per step on two cores, 8 ranks, 16 micro-batches, as
+root (which lets sleepers wake in time):
 
     schedule             simulated  measured    off
     dualpipe                 881.0     876.4  -0.5 %
