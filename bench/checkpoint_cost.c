@@ -15,6 +15,8 @@
  *
  * Medians of the rounds. Exit status 1 when stall or rate miss what is wanted. */
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 #include <errno.h>
 #include <fcntl.h>

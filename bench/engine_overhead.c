@@ -9,6 +9,8 @@
  * CPU for one rank, 30 us of wall time for four ranks on two cores; the published PyTorch code needs 170 us and 1.5
  * ms. */
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,6 +17,7 @@
 #include "plugins/attention_cudnn/core.h"
 #endif
 
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 
 #include "group/group.h"

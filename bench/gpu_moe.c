@@ -12,6 +12,7 @@
  * rows each. DUALPIPE_MOE_PRODUCTS chooses the way of multiplying. Times are medians over all turns of the device's own
  * clock; a call's time is all of its launches. --open 1 opens the block, takes all memory and ends. Exit status
  * 77: no CUDA device. */
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/moe.h>
 

@@ -23,7 +23,11 @@
  *   host      CPU time of the calling thread in a step, as a share of the step (it also polls for the end)
  *   slowdown  compute segments inside pairs, against the same segments run alone (1f1b, one micro-batch: nothing
  *   overlaps) */
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/moe_layers.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 #include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>

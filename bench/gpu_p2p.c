@@ -11,6 +11,7 @@
  * carry it, and the copy engine competes with nothing. DUALPIPE_IPC_LINK_BYTES_PER_US slows transfers down to a
  * simulated link; the figures say so.
  * Wanted: 64 MiB messages at 0.95 of the copy or better. */
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 
 #include <getopt.h>

@@ -10,7 +10,10 @@
  * than 5 %: the others show what else the machine had to do. */
 #include "tools/io/topology.h"
 
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 #include <math.h>
 #include <stdio.h>

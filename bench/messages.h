@@ -5,6 +5,7 @@
 #ifndef BENCH_MESSAGES_H
 #define BENCH_MESSAGES_H
 
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 
 enum { MESSAGES_SIZES = 9, MESSAGES_SLOTS = 2 };

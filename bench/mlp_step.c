@@ -7,7 +7,10 @@
  * Each of the 4 stages is Linear(h, 4h), GELU, Linear(4h, h) without bias; MSE loss; 20 micro-batches of 3 x 256 rows,
  * fp32, DualPipe. In the same run two ranks, one a core, call the same GEMMs and nothing else: the limit for 2 cores.
  * Source of the workload: deepseek-ai/DualPipe, examples/example_dualpipe.py. */
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 #include <cblas.h>
 #include <dlfcn.h>

@@ -10,8 +10,11 @@
  *     bench/schedule_timed [RANKS [MICROBATCHES [UNIT_MS [METHOD]]]]       default 4 20 5, all methods
  *
  * Costs per device: see `units`. Exit status 1 when a step is off by more than 2 %. */
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/overlap.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 #include <math.h>
 #include <pthread.h>

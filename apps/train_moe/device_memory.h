@@ -5,6 +5,7 @@
 #ifndef TRAIN_MOE_DEVICE_MEMORY_H
 #define TRAIN_MOE_DEVICE_MEMORY_H
 
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 
 typedef struct device_memory {

@@ -5,6 +5,9 @@
 #define TRAIN_MOE_ENDS_H
 
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/moe_layers.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 #include "compute.h"
 

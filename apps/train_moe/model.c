@@ -3,6 +3,7 @@
  * model.c: stages out of plugins and ends; numbers and first values of parameters. */
 #include "model.h"
 
+#include <dualpipe/number.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,9 @@
 #define TRAIN_MOE_OPTIONS_H
 
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/moe_layers.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 enum { MOST_THREADS = 512 /* ranks in one process */, COMM_SMS_AUTO = -1 };
 

@@ -4,6 +4,7 @@
  * every ten steps has the ranks talk over the next backend of the list. The losses are those of `swap_comm shm`, to the
  * last bit: diff them. */
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/run.h>
 
 #include <math.h>
 #include <stdio.h>

@@ -30,6 +30,7 @@
 #define DUALPIPE_ATTENTION_H
 
 #include <dualpipe/block.h>
+#include <dualpipe/device.h>
 
 #ifdef __cplusplus
 extern "C" {

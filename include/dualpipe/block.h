@@ -22,7 +22,7 @@
 #ifndef DUALPIPE_BLOCK_H
 #define DUALPIPE_BLOCK_H
 
-#include <dualpipe/comm.h>
+#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -76,7 +76,6 @@
 extern "C" {
 #endif
 
-typedef struct dp_comm dp_comm_t;
 typedef struct dp_channel_end dp_channel_end_t; /* one rank's end of a channel */
 typedef struct dp_exchange dp_exchange_t;
 
@@ -142,7 +141,7 @@ typedef struct dp_exchange_config {
 } dp_exchange_config_t;
 #define DP_EXCHANGE_CONFIG_MIN DP_SIZE_TO(dp_exchange_config_t, label)
 
-typedef struct dp_comm_vt {
+struct dp_comm_vt {
     uint32_t struct_size;
     uint32_t caps;
 
@@ -218,7 +217,7 @@ typedef struct dp_comm_vt {
      *  same place everywhere. data and all bounds are multiples of 8. Bounds otherwise as of reduce_scatter. [enqueue
      *  s] [collective] */
     dp_status_t (*all_gather)(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s);
-} dp_comm_vt_t;
+};
 #define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, memory_bytes)
 
 #ifdef __cplusplus

@@ -8,16 +8,13 @@
 #define DUALPIPE_DEVICE_H
 
 #include <dualpipe/plugin.h>
-#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct dp_device dp_device_t; /* an open device: one per rank */
-typedef struct dp_stream dp_stream_t; /* an in-order queue; CUDA plugins: stream_native() is the cudaStream_t */
-typedef struct dp_event dp_event_t;   /* a point in a stream; re-recordable */
-typedef struct dp_graph dp_graph_t;   /* a captured step */
+typedef struct dp_event dp_event_t; /* a point in a stream; re-recordable */
+typedef struct dp_graph dp_graph_t; /* a captured step */
 
 enum {
     DP_DEVICE_CAP_HOST_MEMORY = 1u << 0, /* device memory can be read and written by the host directly */
@@ -52,7 +49,7 @@ typedef dp_status_t (*dp_launch_fn)(void *arg);
  *  failure on. [any] */
 typedef dp_status_t (*dp_watch_fn)(void *arg);
 
-typedef struct dp_device_vt {
+struct dp_device_vt {
     uint32_t struct_size;
     uint32_t caps;
     /** What native handles and device pointers are: "cpu", "cuda", "hip", ... A plugin that can only work with one kind
@@ -136,7 +133,7 @@ typedef struct dp_device_vt {
      *  device has none. */
     dp_status_t (*host_allocate)(dp_device_t *device, size_t bytes, void **memory_out);
     void (*host_release)(dp_device_t *device, void *memory);
-} dp_device_vt_t;
+};
 
 #define DP_DEVICE_VT_MIN DP_SIZE_TO(dp_device_vt_t, host_release)
 

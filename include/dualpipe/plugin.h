@@ -14,7 +14,7 @@
 #ifndef DUALPIPE_PLUGIN_H
 #define DUALPIPE_PLUGIN_H
 
-#include <dualpipe/status.h>
+#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,8 +30,6 @@ extern "C" {
 #define DP_IFACE_MOE       "dp.moe/1"
 #define DP_IFACE_EP        "dp.ep/1" /* since 1.1 */
 #define DP_IFACE_PROFILER  "dp.profiler/1"
-
-typedef struct dp_host dp_host_t;
 
 /** A 32-bit counter that one side advances and others wait for; may lie in memory shared between processes. All zero is
  *  a valid start. Frozen: never grows; the layout is part of the ABI: two naturally aligned 32-bit words. */

@@ -85,7 +85,7 @@ typedef struct dp_channel {
 } dp_channel_t;
 
 /** Read only. The library alone makes one, so members may be appended. */
-typedef struct dp_program {
+struct dp_program {
     const dp_schedule_t *schedule; /* borrowed; outlives the program */
     dp_transport_t transport;      /* that it was lowered for */
     int32_t ranks, chunks;
@@ -94,7 +94,7 @@ typedef struct dp_program {
     int32_t nchannels;
     dp_channel_t *channels;
     int32_t *activation_slots; /* [ranks * chunks]: most micro-batches in flight (F until B, or until W) */
-} dp_program_t;
+};
 
 /** NULL or zeros: for CREDITS, with 2 slots. */
 typedef struct dp_lower_options {

@@ -20,11 +20,28 @@
 #ifndef DUALPIPE_REPLICAS_H
 #define DUALPIPE_REPLICAS_H
 
+#include <dualpipe/attention.h>
+#include <dualpipe/comm.h>
+#include <dualpipe/moe.h>
 #include <dualpipe/stage.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/**
+ * A MoE transformer layer as a part: attention and route, dispatch, experts, combine, from one attention and one MoE
+ * instance (both serve all layers of a rank; moe_block.h opens them by name). Their lanes and roles are those of the
+ * canonical order, their parameters are called "attention.wq", "moe.router" and so on. *part_out, its struct_size set
+ * by the caller, points into *layer_out, which is freed with
+ * dp_moe_layer_free after the stage's last step. [any]
+ */
+typedef struct dp_moe_layer dp_moe_layer_t;
+DP_API dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attention_t *attention,
+                                     const dp_moe_vt_t *moe_vt, dp_moe_t *moe, dp_dtype_t dtype, size_t boundary_bytes,
+                                     dp_moe_layer_t **layer_out, dp_part_t *part_out);
+/** NULL is allowed. [any] */
+DP_API void dp_moe_layer_free(dp_moe_layer_t *layer);
 
 /** What the layers of one rank share: staging memory, an exchange on the expert group, a stream. */
 typedef struct dp_replicas dp_replicas_t;

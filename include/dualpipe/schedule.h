@@ -19,7 +19,7 @@
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 
-#include <dualpipe/status.h>
+#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -86,7 +86,7 @@ typedef enum dp_placement {
 
 /** The library alone makes one, so members may be appended. Whoever called dp_schedule_create() fills ops and
  *  forward_only in before its first use; for everybody else it is read only. */
-typedef struct dp_schedule {
+struct dp_schedule {
     char method[32];      /* "dualpipe"; "custom" for files that name none */
     int32_t ranks;        /* P */
     int32_t microbatches; /* M, all paths together */
@@ -100,7 +100,7 @@ typedef struct dp_schedule {
     int32_t *cells;
     int32_t nbraids; /* of dp_schedule_add_braid() */
     dp_braid_t *braids;
-} dp_schedule_t;
+};
 
 /** Place of a chunk on its path. Frozen: never grows; `reserved` is zero. */
 typedef struct dp_place {

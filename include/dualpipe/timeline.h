@@ -17,7 +17,6 @@
 #define DUALPIPE_TIMELINE_H
 
 #include <dualpipe/schedule.h>
-#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,8 +49,6 @@ typedef struct dp_span {
 } dp_span_t;
 #define DP_SPAN_BUSY_MAX 2147483647
 #define DP_SPAN_PAIRS    255
-
-typedef struct dp_timeline dp_timeline_t;
 
 /** ranks: rows, 1 to DP_MAX_RANKS. spans_per_rank: room that is reserved now, so that recording never allocates. The
  *  caller frees it. [any] */

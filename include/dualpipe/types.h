@@ -10,6 +10,17 @@
 extern "C" {
 #endif
 
+/* Objects and tables that many headers point to; what is in them is said where `struct` stands. */
+typedef struct dp_host dp_host_t;           /* plugin.h: the services that a plugin gets */
+typedef struct dp_device_vt dp_device_vt_t; /* device.h: the functions of a device plugin, */
+typedef struct dp_device dp_device_t;       /* a device that is open: one for each rank, */
+typedef struct dp_stream dp_stream_t;       /* and a queue of it, whose work runs in order */
+typedef struct dp_comm_vt dp_comm_vt_t;     /* comm.h: the functions of a comm plugin, */
+typedef struct dp_comm dp_comm_t;           /* and a backend that is open */
+typedef struct dp_schedule dp_schedule_t;   /* schedule.h */
+typedef struct dp_program dp_program_t;     /* program.h */
+typedef struct dp_timeline dp_timeline_t;   /* timeline.h */
+
 /** DP_U8 is for bytes that are kept, not computed with (state.h). */
 typedef enum dp_dtype { DP_F32 = 0, DP_F64 = 1, DP_BF16 = 2, DP_I64 = 3, DP_U8 = 4 } dp_dtype_t;
 

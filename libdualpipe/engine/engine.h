@@ -41,7 +41,8 @@
 #include "program/commands.h"
 #include "stage/stage.h"
 
-#include <dualpipe/state.h>
+#include <dualpipe/comm.h>
+#include <dualpipe/run.h>
 #include <stdbool.h>
 
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */

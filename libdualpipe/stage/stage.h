@@ -4,6 +4,7 @@
 #ifndef DP_STAGE_STAGE_H
 #define DP_STAGE_STAGE_H
 
+#include <dualpipe/device.h>
 #include <dualpipe/stage.h>
 
 #include "program/pair.h"

@@ -7,6 +7,7 @@
 #include "tests/support/suite.h"
 
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/moe_layers.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,11 @@
  * belongs to its new expert and nothing else was sent; sums are those that a loop over replicas finds, to the bit. */
 #include "tests/support/suite.h"
 
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/moe_layers.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

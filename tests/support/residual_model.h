@@ -22,7 +22,10 @@
 #include <string.h>
 
 #include <check.h>
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 enum { ROWS = 3, WIDTH = 5, LAYERS = 8, TENSOR = ROWS * WIDTH, WEIGHTS = WIDTH * WIDTH, LAYER_PARAMS = 2 * WEIGHTS };
 

@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/run.h>
 
 enum {
     GPT_T = 4, /* tokens */

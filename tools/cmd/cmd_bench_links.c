@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 
 #include "commands.h"

@@ -5,6 +5,8 @@
 #define DP_TOOLS_DEMO_RANK_H
 
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
 
 /* What the segments of a chunk take; segments.layers of them are in one chunk. */
 typedef struct demo_pace {

@@ -3,6 +3,11 @@
  * host.c: a trainer of ABI 1.0: MoE layers out of plugins learn to turn rows around. Prints every loss and norm to the last
  * bit on rank 0.   dualpipe run -n N -- host EP DEVICE COMM ATTENTION MOE [PROFILER] */
 #include <dualpipe/dualpipe.h>
+#if __has_include(<dualpipe/run.h>)
+#include <dualpipe/moe_layers.h>
+#include <dualpipe/plan.h>
+#include <dualpipe/run.h>
+#endif
 
 #include <math.h>
 #include <stdio.h>
