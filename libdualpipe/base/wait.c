@@ -26,12 +26,12 @@ int64_t dp__scaled_ns(double seconds)
     return (int64_t)(seconds * dp__timeout_scale() * 1e9);
 }
 
-static int reached(const dp_signal_t *signal, uint32_t target)
+static int has_reached(const dp_signal_t *signal, uint32_t target)
 {
     return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
 }
 
-static int aborted(const dp__abort_t *abort)
+static int is_aborted(const dp__abort_t *abort)
 {
     return abort != NULL && __atomic_load_n(&abort->word, __ATOMIC_ACQUIRE) != 0;
 }
@@ -45,14 +45,14 @@ static void pause_core(void)
 #endif
 }
 
-static int look(const dp_signal_t *signal, uint32_t target)
+static int look_at_signal(const dp_signal_t *signal, uint32_t target)
 {
     for (int i = 0; i < LOOKS; i++) {
-        if (reached(signal, target))
+        if (has_reached(signal, target))
             return 1;
         pause_core();
     }
-    return reached(signal, target);
+    return has_reached(signal, target);
 }
 
 /* After a yield that let others run, this many waits of this thread look once and sleep: more each
@@ -60,11 +60,11 @@ static int look(const dp_signal_t *signal, uint32_t target)
 static _Thread_local int crowded, crowded_next = 1;
 
 /* 1: the value was reached; 0: time to sleep. */
-static int spin(const dp_signal_t *signal, uint32_t target)
+static int spin_on_signal(const dp_signal_t *signal, uint32_t target)
 {
     int64_t start, before;
 
-    if (look(signal, target))
+    if (look_at_signal(signal, target))
         return 1;
     if (crowded > 0) {
         crowded--;
@@ -79,9 +79,9 @@ static int spin(const dp_signal_t *signal, uint32_t target)
         if (after - before > YIELD_NS) {
             crowded = crowded_next;
             crowded_next = crowded_next < CROWDED_MAX ? 2 * crowded_next : CROWDED_MAX;
-            return reached(signal, target);
+            return has_reached(signal, target);
         }
-        if (look(signal, target)) {
+        if (look_at_signal(signal, target)) {
             crowded_next = 1;
             return 1;
         }
@@ -107,7 +107,7 @@ static uint32_t asleep_at(uint32_t value)
 
 /* Enters that we sleep at *value_out; false when something changed meanwhile. `waiters` is read
  * before the value: an entry for a newer value than ours is then never replaced. */
-static int enter(dp_signal_t *signal, uint32_t target, uint32_t *value_out)
+static int enter_sleep(dp_signal_t *signal, uint32_t target, uint32_t *value_out)
 {
     uint32_t there = __atomic_load_n(&signal->waiters, __ATOMIC_SEQ_CST);
     uint32_t value = __atomic_load_n(&signal->value, __ATOMIC_SEQ_CST);
@@ -135,17 +135,17 @@ uint32_t dp__signal_value(const dp_signal_t *signal)
 
 dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadline_ns, const dp__abort_t *abort)
 {
-    if (reached(signal, target) || spin(signal, target))
+    if (has_reached(signal, target) || spin_on_signal(signal, target))
         return DP_OK;
     for (;;) {
         uint32_t value;
         int64_t now, left;
 
-        if (!enter(signal, target, &value))
+        if (!enter_sleep(signal, target, &value))
             continue;
         if ((int32_t)(value - target) >= 0)
             return DP_OK;
-        if (aborted(abort))
+        if (is_aborted(abort))
             return DP_ERR_ABORTED;
         now = dp__now_ns();
         if (now >= deadline_ns)

@@ -110,7 +110,7 @@ static bool read_tensor(dp__json_t *json, dp__tensor_t *t)
     return true;
 }
 
-static bool append(reading_t *r, const dp__tensor_t *t)
+static bool append_tensor(reading_t *r, const dp__tensor_t *t)
 {
     dp__header_t *h = r->header;
 
@@ -130,7 +130,7 @@ static bool append(reading_t *r, const dp__tensor_t *t)
     return true;
 }
 
-static bool read_all(reading_t *r)
+static bool read_header(reading_t *r)
 {
     bool first = true, metadata = false;
     char *key;
@@ -153,7 +153,7 @@ static bool read_all(reading_t *r)
         t.name = key;
         if (!dp__name_is_good(key))
             return dp__json_fail(&r->json, "a tensor's name is empty, too long or not in plain letters");
-        if (!read_tensor(&r->json, &t) || !append(r, &t))
+        if (!read_tensor(&r->json, &t) || !append_tensor(r, &t))
             return false;
     }
     return dp__json_end(&r->json);
@@ -219,7 +219,7 @@ dp_status_t dp__header_parse(char *text, uint32_t length, uint64_t file_bytes, d
     dp__xxh64_add(&digest, text, length);
     header_out->digest = dp__xxh64_end(&digest);
     text[length] = '\0';
-    if (!read_all(&r))
+    if (!read_header(&r))
         return dp__json_status(&r.json, "its head");
     status = check_places(header_out, file_bytes);
     return status < 0 ? status : check_metadata(&r);

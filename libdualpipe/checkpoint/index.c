@@ -58,7 +58,7 @@ typedef struct reading {
 } reading_t;
 
 /* The array with room for one more. NULL: no memory. */
-static void *grow(void *array, size_t size, uint32_t n, uint32_t *room)
+static void *grow_array(void *array, size_t size, uint32_t n, uint32_t *room)
 {
     void *grown = array;
 
@@ -90,7 +90,7 @@ static bool read_heads(reading_t *r)
         head.file = file;
         if (strlen(digits) != DP__DIGEST_DIGITS || !dp__digest_get(digits, &head.digest) || !dp__file_is_ours(file))
             return dp__json_fail(&r->json, "a head that is no file of ours with its digest");
-        grown = grow(index->heads, sizeof(*grown), index->nheads, &r->head_room);
+        grown = grow_array(index->heads, sizeof(*grown), index->nheads, &r->head_room);
         if (grown == NULL)
             return dp__json_no_memory(&r->json, "no memory for so many files");
         index->heads = grown;
@@ -112,7 +112,7 @@ static bool read_map(reading_t *r)
 
         if (!dp__json_key(&r->json, &name) || !dp__json_string(&r->json, &file))
             return false;
-        grown = grow(index->entries, sizeof(*grown), index->nentries, &r->entry_room);
+        grown = grow_array(index->entries, sizeof(*grown), index->nentries, &r->entry_room);
         if (grown == NULL)
             return dp__json_no_memory(&r->json, "no memory for so many tensors");
         index->entries = grown;
@@ -121,7 +121,7 @@ static bool read_map(reading_t *r)
     return r->json.why == NULL;
 }
 
-static bool read_number(dp__json_t *json, uint64_t *number)
+static bool read_step_number(dp__json_t *json, uint64_t *number)
 {
     char *value;
 
@@ -148,8 +148,8 @@ static bool read_metadata(reading_t *r)
             return dp__json_fail(&r->json, "no checkpoint of ours: its metadata has other members");
         r->seen |= 1 << which;
         if (!(which == 0   ? dp__json_number(&r->json, &r->index->total_size)
-              : which == 1 ? read_number(&r->json, &r->version)
-              : which == 2 ? read_number(&r->json, &r->index->step)
+              : which == 1 ? read_step_number(&r->json, &r->version)
+              : which == 2 ? read_step_number(&r->json, &r->index->step)
               : which == 3 ? dp__json_string(&r->json, &value)
                            : read_heads(r)))
             return false;
@@ -157,7 +157,7 @@ static bool read_metadata(reading_t *r)
     return r->json.why == NULL;
 }
 
-static bool read_all(reading_t *r)
+static bool read_index(reading_t *r)
 {
     bool first = true;
     char *key;
@@ -207,7 +207,7 @@ dp_status_t dp__index_parse(char *text, size_t bytes, dp__index_t *index_out)
     status = check_digest(text, bytes);
     if (status < 0)
         return status;
-    if (!read_all(&r))
+    if (!read_index(&r))
         return dp__json_status(&r.json, "it");
     if (r.seen != 127)
         return dp_fail(DP_ERR_INVALID, "no checkpoint of ours: metadata or weight_map is not there, or not all of it");

@@ -25,7 +25,7 @@ static void skip_space(dp__json_t *json)
         json->at++;
 }
 
-static bool see(dp__json_t *json, char c)
+static bool see_character(dp__json_t *json, char c)
 {
     if (json->why != NULL)
         return false;
@@ -44,7 +44,7 @@ bool dp__json_take(dp__json_t *json, char c)
                    {'"', "a string is missing"},
                    {',', "a comma is missing"}};
 
-    if (see(json, c)) {
+    if (see_character(json, c)) {
         json->at++;
         return true;
     }
@@ -59,7 +59,7 @@ bool dp__json_next(dp__json_t *json, char close, bool *first)
     const bool begins = *first;
 
     *first = false;
-    if (see(json, close)) {
+    if (see_character(json, close)) {
         json->at++;
         return false;
     }
@@ -106,7 +106,7 @@ static char *put_utf8(char *to, long code)
 }
 
 /* Behind "\u"; a pair of surrogates is one character. */
-static bool unicode(dp__json_t *json, char **to)
+static bool read_unicode(dp__json_t *json, char **to)
 {
     long code = hex4(json), low;
 
@@ -127,13 +127,13 @@ static bool unicode(dp__json_t *json, char **to)
     return true;
 }
 
-static bool escape(dp__json_t *json, char **to)
+static bool read_escape(dp__json_t *json, char **to)
 {
     const char c = json->at < json->end ? *json->at : '\0';
 
     if (c == 'u') {
         json->at++;
-        return unicode(json, to);
+        return read_unicode(json, to);
     }
     if (c != '"' && c != '\\' && c != '/')
         return dp__json_fail(json, "an escape that no string here may have");
@@ -172,7 +172,7 @@ bool dp__json_string(dp__json_t *json, char **string_out)
             return dp__json_fail(json, "a byte that no string may have");
         if (*json->at == '\\') {
             json->at++;
-            if (!escape(json, &to))
+            if (!read_escape(json, &to))
                 return false;
             continue;
         }

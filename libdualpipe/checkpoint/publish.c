@@ -45,7 +45,7 @@ typedef struct collected {
     dp__index_t index;
 } collected_t;
 
-static dp_status_t collect(collected_t *c, const char *path, uint64_t step, int32_t ranks)
+static dp_status_t collect_heads(collected_t *c, const char *path, uint64_t step, int32_t ranks)
 {
     dp_status_t status = DP_OK;
 
@@ -115,7 +115,7 @@ static dp_status_t write_index(const collected_t *c, const char *folder)
 static dp_status_t index_all(const char *path, uint64_t step, int32_t ranks)
 {
     collected_t c = {0};
-    dp_status_t status = collect(&c, path, step, ranks);
+    dp_status_t status = collect_heads(&c, path, step, ranks);
 
     if (status >= 0)
         status = list_tensors(&c, path);
@@ -173,14 +173,14 @@ static dp_status_t for_each(const char *folder, bool partial, dp_status_t (*what
     return status;
 }
 
-static dp_status_t discard(void *folder, uint64_t step)
+static dp_status_t discard_partial(void *folder, uint64_t step)
 {
     return dp__checkpoint_discard(folder, step);
 }
 
 dp_status_t dp__checkpoint_clean(const char *folder)
 {
-    return for_each(folder, true, discard, (void *)folder);
+    return for_each(folder, true, discard_partial, (void *)folder);
 }
 
 typedef struct search {
@@ -188,7 +188,7 @@ typedef struct search {
     bool any;
 } search_t;
 
-static dp_status_t newest(void *user, uint64_t step)
+static dp_status_t take_newest(void *user, uint64_t step)
 {
     search_t *s = user;
 
@@ -206,13 +206,13 @@ dp_status_t dp_checkpoint_newest(const char *folder, uint64_t below, uint64_t *s
 
     if (folder == NULL || step_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_checkpoint_newest: folder or step_out is NULL");
-    status = for_each(folder, false, newest, &s);
+    status = for_each(folder, false, take_newest, &s);
     *step_out = s.found;
     return status == DP_OK && !s.any ? DP_PENDING : status;
 }
 
 /* First it loses its name, so that no half of it is ever taken for a whole. */
-static dp_status_t retire(const char *folder, uint64_t step)
+static dp_status_t retire_step(const char *folder, uint64_t step)
 {
     char path[DP__PATH_BYTES], partial[DP__PATH_BYTES];
     dp_status_t status = path_of(path, folder, step, false);
@@ -232,7 +232,7 @@ dp_status_t dp__checkpoint_keep(const char *folder, uint64_t step, int32_t keep)
     for (int32_t n = 0; keep > 0 && status == DP_OK; n++) {
         status = dp_checkpoint_newest(folder, at, &at);
         if (status == DP_OK && n >= keep)
-            status = retire(folder, at);
+            status = retire_step(folder, at);
     }
     return status < 0 ? status : DP_OK;
 }

@@ -92,7 +92,7 @@ dp_status_t dp__checkpoint_stream(dp_checkpoint_t *c, uint32_t i, void *buffer, 
     return status;
 }
 
-static dp_status_t put(void *memory, size_t at, const void *data, size_t bytes)
+static dp_status_t copy_part(void *memory, size_t at, const void *data, size_t bytes)
 {
     memcpy((char *)memory + at, data, bytes);
     return DP_OK;
@@ -112,7 +112,7 @@ dp_status_t dp_checkpoint_read(dp_checkpoint_t *c, uint32_t i, void *memory, siz
     buffer = dp__allocate(PIECE, 64);
     if (buffer == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to read tensor %s", t->name);
-    status = dp__checkpoint_stream(c, i, buffer, PIECE, put, memory);
+    status = dp__checkpoint_stream(c, i, buffer, PIECE, copy_part, memory);
     dp__free(buffer);
     return status;
 }

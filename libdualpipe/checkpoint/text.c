@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Room for `bytes` more and a 0 behind them. */
-static bool make_room(dp__text_t *text, size_t bytes)
+static bool make_text_room(dp__text_t *text, size_t bytes)
 {
     const size_t needed = text->bytes + bytes + 1, room = needed > 2 * text->room ? needed + 1024 : 2 * text->room;
     char *grown;
@@ -36,7 +36,7 @@ void dp__text_add(dp__text_t *text, const char *format, ...)
     va_start(args, format);
     n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    if (n < 0 || !make_room(text, (size_t)n))
+    if (n < 0 || !make_text_room(text, (size_t)n))
         return;
     va_start(args, format);
     vsnprintf(text->at + text->bytes, (size_t)n + 1, format, args);

@@ -18,7 +18,7 @@ typedef struct boxes {
     float *load;   /* [gpus] */
 } boxes_t;
 
-static int32_t room(const boxes_t *b, int32_t gpu)
+static int32_t room_on(const boxes_t *b, int32_t gpu)
 {
     return b->node->capacity + (gpu < b->node->larger) - b->fill[gpu];
 }
@@ -37,7 +37,7 @@ static float load_of(const boxes_t *b, int32_t replica)
     return dp__eplb_load(b->node->key[replica]);
 }
 
-static void put(boxes_t *b, int32_t gpu, int32_t replica)
+static void put_replica(boxes_t *b, int32_t gpu, int32_t replica)
 {
     b->item[dp__node_gpu_first(b->node, gpu) + b->fill[gpu]++] = replica;
     b->load[gpu] += load_of(b, replica);
@@ -48,7 +48,7 @@ static int32_t least_loaded(const boxes_t *b, int32_t expert)
     int32_t best = -1;
 
     for (int32_t gpu = 0; gpu < b->node->gpus; gpu++)
-        if (room(b, gpu) > 0 && (best < 0 || b->load[gpu] < b->load[best]) && may_take(b, gpu, expert))
+        if (room_on(b, gpu) > 0 && (best < 0 || b->load[gpu] < b->load[best]) && may_take(b, gpu, expert))
             best = gpu;
     return best;
 }
@@ -61,12 +61,12 @@ static void put_by_exchange(boxes_t *b, int32_t replica)
     float best = 0.0f;
 
     for (int32_t open = 0; open < b->node->gpus; open++) {
-        if (room(b, open) == 0)
+        if (room_on(b, open) == 0)
             continue;
         for (int32_t full = 0; full < b->node->gpus; full++) {
             int32_t first = dp__node_gpu_first(b->node, full);
 
-            if (room(b, full) > 0 || !may_take(b, full, expert))
+            if (room_on(b, full) > 0 || !may_take(b, full, expert))
                 continue;
             for (int32_t k = first; k < first + b->fill[full]; k++) {
                 float moved = load_of(b, b->item[k]), here = b->load[open] + moved;
@@ -86,7 +86,7 @@ static void put_by_exchange(boxes_t *b, int32_t replica)
     int32_t out = b->item[best_slot];
     b->item[best_slot] = replica;
     b->load[best_full] += load_of(b, replica) - load_of(b, out);
-    put(b, best_open, out);
+    put_replica(b, best_open, out);
 }
 
 void dp__node_pack_distinct(dp__eplb_scratch_t *s, dp__eplb_node_t *node)
@@ -103,7 +103,7 @@ void dp__node_pack_distinct(dp__eplb_scratch_t *s, dp__eplb_node_t *node)
         int32_t replica = node->order[i], gpu = least_loaded(&boxes, node->expert[replica]);
 
         if (gpu >= 0)
-            put(&boxes, gpu, replica);
+            put_replica(&boxes, gpu, replica);
         else
             put_by_exchange(&boxes, replica);
     }

@@ -25,7 +25,7 @@ typedef struct offer {
 } offer_t;
 
 /* How often an expert is on a GPU in a map of slots. */
-static int32_t times(const repair_t *r, const int32_t *slots, int32_t gpu, int32_t expert)
+static int32_t times_on(const repair_t *r, const int32_t *slots, int32_t gpu, int32_t expert)
 {
     int32_t count = 0;
 
@@ -35,15 +35,15 @@ static int32_t times(const repair_t *r, const int32_t *slots, int32_t gpu, int32
 }
 
 /* Moves more (or less, if negative) when x goes from a GPU and y comes. */
-static int32_t cost_of(const repair_t *r, int32_t gpu, int32_t x, int32_t y)
+static int32_t change_cost(const repair_t *r, int32_t gpu, int32_t x, int32_t y)
 {
     int32_t cost = 0;
 
     if (r->changed != NULL && !r->changed[gpu])
         return 1;
-    if (times(r, r->layer->expert, gpu, x) > times(r, r->origin, gpu, x))
+    if (times_on(r, r->layer->expert, gpu, x) > times_on(r, r->origin, gpu, x))
         cost--;
-    if (times(r, r->layer->expert, gpu, y) >= times(r, r->origin, gpu, y))
+    if (times_on(r, r->layer->expert, gpu, y) >= times_on(r, r->origin, gpu, y))
         cost++;
     return cost;
 }
@@ -52,18 +52,18 @@ static int32_t cost_of_change(const repair_t *r, const dp__eplb_change_t *change
 {
     const int32_t *gpu_of = r->field->scratch->gpu_of, *expert = r->layer->expert;
     int32_t x = expert[change->a], y = change->b < 0 ? change->expert : expert[change->b];
-    int32_t cost = cost_of(r, gpu_of[change->a], x, y);
+    int32_t cost = change_cost(r, gpu_of[change->a], x, y);
 
-    return change->b < 0 ? cost : cost + cost_of(r, gpu_of[change->b], y, x);
+    return change->b < 0 ? cost : cost + change_cost(r, gpu_of[change->b], y, x);
 }
 
-static double over(const repair_t *r, double load)
+static double load_over(const repair_t *r, double load)
 {
     return load > r->limit ? load - r->limit : 0.0;
 }
 
 /* How much less load above the limit there is after a change. */
-static double relief(const repair_t *r, const dp__eplb_change_t *change)
+static double relief_by(const repair_t *r, const dp__eplb_change_t *change)
 {
     const dp__eplb_scratch_t *s = r->field->scratch;
     int32_t touched = dp__change_preview(r->field, r->layer, change);
@@ -71,14 +71,14 @@ static double relief(const repair_t *r, const dp__eplb_change_t *change)
 
     for (int32_t k = 0; k < touched; k++) {
         double before = r->layer->load[s->touched[k]];
-        sum += over(r, before) - over(r, before + s->change[s->touched[k]]);
+        sum += load_over(r, before) - load_over(r, before + s->change[s->touched[k]]);
     }
     dp__change_forget(r->field, touched);
     return sum;
 }
 
 /* `most`: no less than what the change relieves; so that few changes need be looked at closely. */
-static void consider(const repair_t *r, dp__eplb_change_t change, double most, double least, offer_t *best)
+static void consider_change(const repair_t *r, dp__eplb_change_t change, double most, double least, offer_t *best)
 {
     double gain, cost;
 
@@ -88,12 +88,12 @@ static void consider(const repair_t *r, dp__eplb_change_t change, double most, d
     cost = cost < FREE ? FREE : cost;
     if (most <= cost * best->worth || !dp__change_legal(r->field, r->layer, &change))
         return;
-    gain = relief(r, &change);
+    gain = relief_by(r, &change);
     if (gain > least && gain / cost > best->worth)
         *best = (offer_t){change, gain / cost};
 }
 
-static void prepare(const repair_t *r)
+static void prepare_repair(const repair_t *r)
 {
     const int32_t *gpu_of = r->field->scratch->gpu_of;
     const dp__eplb_layer_t *l = r->layer;
@@ -110,14 +110,14 @@ static void prepare(const repair_t *r)
         less = r->share[e] / (l->count[e] + 1);
         r->spread[e] = 0.0;
         for (int32_t p = l->head[e]; p >= 0; p = l->next[p])
-            r->spread[e] += over(r, l->load[gpu_of[p]]) - over(r, l->load[gpu_of[p]] - less);
+            r->spread[e] += load_over(r, l->load[gpu_of[p]]) - load_over(r, l->load[gpu_of[p]] - less);
     }
 }
 
 /* Relief of a GPU that gets `more` load (or less, if negative). */
 static double relief_of(const repair_t *r, int32_t gpu, double more)
 {
-    return over(r, r->layer->load[gpu]) - over(r, r->layer->load[gpu] + more);
+    return load_over(r, r->layer->load[gpu]) - load_over(r, r->layer->load[gpu] + more);
 }
 
 /* Slot a gets a replica of y. */
@@ -128,7 +128,8 @@ static void consider_replica(const repair_t *r, int32_t a, int32_t y, double lea
     double after = r->share[y] * l->count[y] / (l->count[y] + 1);
 
     if (l->count[x] > 1 && x != y)
-        consider(r, (dp__eplb_change_t){a, -1, y}, r->spread[y] + relief_of(r, gpu, after - r->share[x]), least, best);
+        consider_change(r, (dp__eplb_change_t){a, -1, y}, r->spread[y] + relief_of(r, gpu, after - r->share[x]), least,
+                        best);
 }
 
 static void consider_gpu(const repair_t *r, int32_t gpu, double least, offer_t *best)
@@ -136,7 +137,7 @@ static void consider_gpu(const repair_t *r, int32_t gpu, double least, offer_t *
     const dp__eplb_scratch_t *s = r->field->scratch;
     const dp__eplb_layer_t *l = r->layer;
 
-    prepare(r);
+    prepare_repair(r);
     for (int32_t a = s->gpu_first[gpu]; a < s->gpu_first[gpu + 1]; a++) {
         int32_t x = l->expert[a];
 
@@ -144,8 +145,8 @@ static void consider_gpu(const repair_t *r, int32_t gpu, double least, offer_t *
             double less = r->share[x] - r->share[l->expert[b]];
 
             if (less > 0.0)
-                consider(r, (dp__eplb_change_t){a, b, -1}, relief_of(r, gpu, -less) + relief_of(r, s->gpu_of[b], less),
-                         least, best);
+                consider_change(r, (dp__eplb_change_t){a, b, -1},
+                                relief_of(r, gpu, -less) + relief_of(r, s->gpu_of[b], less), least, best);
             consider_replica(r, b, x, least, best);
         }
         for (int32_t y = 0; l->count[x] > 1 && y < r->field->sizes.experts; y++)
@@ -160,7 +161,7 @@ static void consider_any(const repair_t *r, dp__eplb_change_t change, offer_t *b
 
     if (!dp__change_legal(r->field, r->layer, &change))
         return;
-    worth = relief(r, &change) / r->field->mean - cost_of_change(r, &change);
+    worth = relief_by(r, &change) / r->field->mean - cost_of_change(r, &change);
     if (best->change.a < 0 || worth > best->worth)
         *best = (offer_t){change, worth};
 }
@@ -175,7 +176,7 @@ static bool part_doubles(const repair_t *r, int32_t gpu)
     for (int32_t a = s->gpu_first[gpu]; a < s->gpu_first[gpu + 1]; a++) {
         int32_t x = r->layer->expert[a];
 
-        if (times(r, r->layer->expert, gpu, x) < 2)
+        if (times_on(r, r->layer->expert, gpu, x) < 2)
             continue;
         for (int32_t b = 0; b < r->field->sizes.replicas; b++)
             consider_any(r, (dp__eplb_change_t){a, b, -1}, &best);
@@ -223,7 +224,7 @@ static offer_t best_undo(const repair_t *r, int32_t a)
     for (int32_t p = s->gpu_first[gpu]; p < s->gpu_first[gpu + 1]; p++) {
         int32_t home = r->origin[p];
 
-        if (times(r, r->layer->expert, gpu, home) >= times(r, r->origin, gpu, home))
+        if (times_on(r, r->layer->expert, gpu, home) >= times_on(r, r->origin, gpu, home))
             continue;
         dp__eplb_change_t change = {a, -1, home};
         for (int32_t b = r->layer->head[home];; b = r->layer->next[b]) {
@@ -251,7 +252,7 @@ void dp__eplb_undo(const dp__eplb_field_t *f, const int32_t *origin, double limi
             int32_t gpu = f->scratch->gpu_of[a], x = layer->expert[a];
             offer_t best;
 
-            if (times(&r, layer->expert, gpu, x) <= times(&r, origin, gpu, x))
+            if (times_on(&r, layer->expert, gpu, x) <= times_on(&r, origin, gpu, x))
                 continue;
             best = best_undo(&r, a);
             if (best.change.a < 0)

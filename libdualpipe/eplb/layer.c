@@ -119,7 +119,7 @@ static int32_t most_on_gpu(const dp__eplb_field_t *f, const dp__eplb_layer_t *la
     return (count + gpus - 1) / gpus;
 }
 
-static int32_t held(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, int32_t gpu, int32_t expert)
+static int32_t held_on(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, int32_t gpu, int32_t expert)
 {
     int32_t have = 0;
 
@@ -175,7 +175,7 @@ bool dp__layer_legal(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer)
 static bool may_come(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, int32_t gpu, int32_t expert,
                      int32_t count)
 {
-    return !f->distinct || held(f, layer, gpu, expert) < most_on_gpu(f, layer, expert, count);
+    return !f->distinct || held_on(f, layer, gpu, expert) < most_on_gpu(f, layer, expert, count);
 }
 
 /* Whether the replica in `slot` may go: with one less, others of its kind may be too many on their
@@ -191,7 +191,7 @@ static bool may_go(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, int
         return true;
     for (int32_t p = layer->head[x]; p >= 0; p = layer->next[p]) {
         int32_t gpu = f->scratch->gpu_of[p];
-        if (held(f, layer, gpu, x) - (gpu == f->scratch->gpu_of[slot]) > most)
+        if (held_on(f, layer, gpu, x) - (gpu == f->scratch->gpu_of[slot]) > most)
             return false;
     }
     return true;
@@ -220,7 +220,7 @@ bool dp__change_legal(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, 
            may_come(f, layer, here, y, layer->count[y]) && may_come(f, layer, there, x, layer->count[x]);
 }
 
-static int32_t touch(const dp__eplb_scratch_t *s, int32_t touched, int32_t gpu, double change)
+static int32_t touch_gpu(const dp__eplb_scratch_t *s, int32_t touched, int32_t gpu, double change)
 {
     int32_t k = 0;
 
@@ -239,18 +239,18 @@ int32_t dp__change_preview(const dp__eplb_field_t *f, const dp__eplb_layer_t *la
     int32_t touched = 0;
 
     if (change->b >= 0) {
-        touched = touch(s, touched, s->gpu_of[change->a], of_y - of_x);
-        return touch(s, touched, s->gpu_of[change->b], of_x - of_y);
+        touched = touch_gpu(s, touched, s->gpu_of[change->a], of_y - of_x);
+        return touch_gpu(s, touched, s->gpu_of[change->b], of_x - of_y);
     }
     double x_after = (double)f->loads[x] / (layer->count[x] - 1);
     double y_after = (double)f->loads[y] / (layer->count[y] + 1);
 
-    touched = touch(s, touched, s->gpu_of[change->a], y_after - of_x);
+    touched = touch_gpu(s, touched, s->gpu_of[change->a], y_after - of_x);
     for (int32_t p = layer->head[x]; p >= 0; p = layer->next[p])
         if (p != change->a)
-            touched = touch(s, touched, s->gpu_of[p], x_after - of_x);
+            touched = touch_gpu(s, touched, s->gpu_of[p], x_after - of_x);
     for (int32_t p = layer->head[y]; p >= 0; p = layer->next[p])
-        touched = touch(s, touched, s->gpu_of[p], y_after - of_y);
+        touched = touch_gpu(s, touched, s->gpu_of[p], y_after - of_y);
     return touched;
 }
 

@@ -40,7 +40,7 @@ static void slots_of(const level_t *v, int32_t place, int32_t *first, int32_t *e
 }
 
 /* Places that can stand for each other: as many GPUs, each with as many slots. */
-static bool alike(const level_t *v, int32_t one, int32_t two)
+static bool count_alike(const level_t *v, int32_t one, int32_t two)
 {
     const dp__eplb_sizes_t *sizes = &v->field->sizes;
     int32_t a, a_end, b, b_end, extra = sizes->replicas % sizes->gpus;
@@ -73,7 +73,7 @@ static int32_t best_old(const level_t *v, int32_t place, int32_t *overlap_out)
             if (place_of(v, q) >= v->first_old && place_of(v, q) < v->first_old + v->count)
                 overlap[place_of(v, q)]++;
     for (int32_t old = v->first_old; old < v->first_old + v->count; old++)
-        if (v->new_of[old] < 0 && alike(v, place, old) && (best < 0 || overlap[old] > overlap[best]))
+        if (v->new_of[old] < 0 && count_alike(v, place, old) && (best < 0 || overlap[old] > overlap[best]))
             best = old;
     *overlap_out = best < 0 ? 0 : overlap[best];
     return best;
@@ -141,7 +141,7 @@ void dp__eplb_match(const dp__eplb_field_t *f, const int32_t *plan, const int32_
 }
 
 /* Brings one of `expert` to slot p from a slot at or after `from`, where it is not at home. */
-static void bring(const int32_t *origin, int32_t *slots, int32_t p, int32_t from, int32_t end)
+static void bring_slot(const int32_t *origin, int32_t *slots, int32_t p, int32_t from, int32_t end)
 {
     for (int32_t q = from; q < end; q++) {
         if (slots[q] == origin[p] && origin[q] != slots[q]) {
@@ -159,6 +159,6 @@ void dp__eplb_settle(const dp__eplb_field_t *f, const int32_t *origin, int32_t *
 
         for (int32_t p = first; p < end; p++)
             if (slots[p] != origin[p])
-                bring(origin, slots, p, first, end);
+                bring_slot(origin, slots, p, first, end);
     }
 }

@@ -26,7 +26,7 @@ static void add_layer(tally_t *tally, const double *loads, int32_t places)
         tally->worst = peak / mean;
 }
 
-static double ratio(const tally_t *tally)
+static double balance_ratio(const tally_t *tally)
 {
     return tally->means > 0.0 ? tally->peaks / tally->means : 1.0;
 }
@@ -84,9 +84,9 @@ dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *loads, co
         add_layer(&node, nodes, sizes.nodes);
     }
     if (balance != NULL) {
-        balance->gpu = ratio(&gpu);
+        balance->gpu = balance_ratio(&gpu);
         balance->gpu_worst = gpu.worst;
-        balance->node = ratio(&node);
+        balance->node = balance_ratio(&node);
         balance->node_worst = node.worst;
     }
     return DP_OK;

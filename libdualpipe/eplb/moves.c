@@ -77,7 +77,7 @@ int64_t dp__eplb_count_moves(const dp__eplb_field_t *f, const int32_t *origin, c
 }
 
 /* How far apart two slots are: 0 the same GPU, 1 the same node, 2 the network. */
-static int distance(const dp__eplb_scratch_t *s, int32_t a, int32_t b)
+static int slot_distance(const dp__eplb_scratch_t *s, int32_t a, int32_t b)
 {
     if (s->gpu_of[a] == s->gpu_of[b])
         return 0;
@@ -86,14 +86,14 @@ static int distance(const dp__eplb_scratch_t *s, int32_t a, int32_t b)
 
 /* The nearest slot that has the expert; of equally near ones, the one read least so far, which
  * counts one reading more. */
-static int32_t source(const dp__eplb_scratch_t *s, const dp__eplb_layer_t *from, int32_t slot, int32_t expert,
-                      int32_t *readings)
+static int32_t find_source(const dp__eplb_scratch_t *s, const dp__eplb_layer_t *from, int32_t slot, int32_t expert,
+                           int32_t *readings)
 {
     int32_t best = -1;
     int best_distance = 3;
 
     for (int32_t p = from->head[expert]; p >= 0; p = from->next[p]) {
-        int d = distance(s, slot, p);
+        int d = slot_distance(s, slot, p);
         if (d < best_distance || (d == best_distance && readings[p] < readings[best])) {
             best = p;
             best_distance = d;
@@ -133,7 +133,7 @@ dp_status_t dp_eplb_transfers(const dp_eplb_shape_t *shape, const int32_t *from,
         for (int32_t p = 0; p < sizes.replicas; p++)
             sources_out[first + (size_t)p] = to[first + (size_t)p] == from[first + (size_t)p]
                                                  ? -1
-                                                 : source(&s, &s.layer[0], p, to[first + (size_t)p], s.best);
+                                                 : find_source(&s, &s.layer[0], p, to[first + (size_t)p], s.best);
     }
     dp__eplb_report(&sum, expert_bytes, moves);
     return DP_OK;

@@ -11,7 +11,7 @@ void dp__eplb_positions(const dp__eplb_lanes_t *lanes, int32_t *key, int32_t n, 
 }
 
 /* Eight bits at a time, from the low end; a byte that all keys share needs no pass. */
-static void radix(dp__eplb_scratch_t *scratch, const int32_t *key, int32_t n, int32_t *order_out)
+static void sort_radix(dp__eplb_scratch_t *scratch, const int32_t *key, int32_t n, int32_t *order_out)
 {
     uint64_t *from = scratch->pairs, *to = scratch->pairs_too;
     uint32_t count[4][256] = {{0}};
@@ -46,7 +46,7 @@ static void radix(dp__eplb_scratch_t *scratch, const int32_t *key, int32_t n, in
 void dp__eplb_order(dp__eplb_scratch_t *scratch, int32_t *key, int32_t n, int32_t *order_out)
 {
     if (n > DP__EPLB_COUNTED) {
-        radix(scratch, key, n, order_out);
+        sort_radix(scratch, key, n, order_out);
         return;
     }
     dp__eplb_positions(scratch->lanes, key, n, scratch->position);

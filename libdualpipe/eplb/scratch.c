@@ -15,7 +15,7 @@ typedef struct cutter {
     bool wrapped;
 } cutter_t;
 
-static void *cut(cutter_t *cutter, size_t count, size_t bytes)
+static void *cut_array(cutter_t *cutter, size_t count, size_t bytes)
 {
     size_t first = cutter->used, size;
 
@@ -29,24 +29,24 @@ static void *cut(cutter_t *cutter, size_t count, size_t bytes)
 
 static void cut_node(cutter_t *cutter, size_t slots, dp__eplb_node_t *node)
 {
-    node->logical = cut(cutter, slots, sizeof(*node->logical));
-    node->load = cut(cutter, slots, sizeof(*node->load));
-    node->count = cut(cutter, slots, sizeof(*node->count));
-    node->expert = cut(cutter, slots, sizeof(*node->expert));
-    node->rank = cut(cutter, slots, sizeof(*node->rank));
-    node->key = cut(cutter, slots, sizeof(*node->key));
-    node->order = cut(cutter, slots, sizeof(*node->order));
-    node->bin = cut(cutter, slots, sizeof(*node->bin));
+    node->logical = cut_array(cutter, slots, sizeof(*node->logical));
+    node->load = cut_array(cutter, slots, sizeof(*node->load));
+    node->count = cut_array(cutter, slots, sizeof(*node->count));
+    node->expert = cut_array(cutter, slots, sizeof(*node->expert));
+    node->rank = cut_array(cutter, slots, sizeof(*node->rank));
+    node->key = cut_array(cutter, slots, sizeof(*node->key));
+    node->order = cut_array(cutter, slots, sizeof(*node->order));
+    node->bin = cut_array(cutter, slots, sizeof(*node->bin));
 }
 
 static void cut_layer(cutter_t *cutter, size_t slots, dp__eplb_layer_t *layer)
 {
-    layer->expert = cut(cutter, slots, sizeof(*layer->expert));
-    layer->count = cut(cutter, slots, sizeof(*layer->count));
-    layer->head = cut(cutter, slots, sizeof(*layer->head));
-    layer->next = cut(cutter, slots, sizeof(*layer->next));
-    layer->prev = cut(cutter, slots, sizeof(*layer->prev));
-    layer->load = cut(cutter, slots, sizeof(*layer->load));
+    layer->expert = cut_array(cutter, slots, sizeof(*layer->expert));
+    layer->count = cut_array(cutter, slots, sizeof(*layer->count));
+    layer->head = cut_array(cutter, slots, sizeof(*layer->head));
+    layer->next = cut_array(cutter, slots, sizeof(*layer->next));
+    layer->prev = cut_array(cutter, slots, sizeof(*layer->prev));
+    layer->load = cut_array(cutter, slots, sizeof(*layer->load));
 }
 
 /* Every other size of a layer is at most the number of its slots. */
@@ -59,49 +59,49 @@ static void cut_all(cutter_t *cutter, const dp__eplb_sizes_t *sizes, dp__eplb_sc
     wide = s->at_once == 1 ? 0 : DP__LANES_MOST;
     for (int32_t k = 0; k < s->at_once; k++)
         cut_node(cutter, slots, &s->node[k]);
-    s->lane_share = cut(cutter, slots * wide, sizeof(*s->lane_share));
-    s->lane_load = cut(cutter, slots * wide, sizeof(*s->lane_load));
-    s->lane_bin = cut(cutter, slots * wide, sizeof(*s->lane_bin));
-    s->lane_room = cut(cutter, slots * wide, sizeof(*s->lane_room));
-    s->tree.key = cut(cutter, leaves, sizeof(*s->tree.key));
-    s->tree.winner = cut(cutter, leaves, sizeof(*s->tree.winner));
-    s->position = cut(cutter, slots, sizeof(*s->position));
-    s->fill = cut(cutter, slots, sizeof(*s->fill));
-    s->pairs = cut(cutter, slots, sizeof(*s->pairs));
-    s->pairs_too = cut(cutter, slots, sizeof(*s->pairs_too));
-    s->group_key = cut(cutter, slots, sizeof(*s->group_key));
-    s->group_order = cut(cutter, slots, sizeof(*s->group_order));
-    s->group_node = cut(cutter, slots, sizeof(*s->group_node));
-    s->group_list = cut(cutter, slots, sizeof(*s->group_list));
-    s->node_first = cut(cutter, slots, sizeof(*s->node_first));
-    s->node_fill = cut(cutter, slots, sizeof(*s->node_fill));
-    s->node_load = cut(cutter, slots, sizeof(*s->node_load));
+    s->lane_share = cut_array(cutter, slots * wide, sizeof(*s->lane_share));
+    s->lane_load = cut_array(cutter, slots * wide, sizeof(*s->lane_load));
+    s->lane_bin = cut_array(cutter, slots * wide, sizeof(*s->lane_bin));
+    s->lane_room = cut_array(cutter, slots * wide, sizeof(*s->lane_room));
+    s->tree.key = cut_array(cutter, leaves, sizeof(*s->tree.key));
+    s->tree.winner = cut_array(cutter, leaves, sizeof(*s->tree.winner));
+    s->position = cut_array(cutter, slots, sizeof(*s->position));
+    s->fill = cut_array(cutter, slots, sizeof(*s->fill));
+    s->pairs = cut_array(cutter, slots, sizeof(*s->pairs));
+    s->pairs_too = cut_array(cutter, slots, sizeof(*s->pairs_too));
+    s->group_key = cut_array(cutter, slots, sizeof(*s->group_key));
+    s->group_order = cut_array(cutter, slots, sizeof(*s->group_order));
+    s->group_node = cut_array(cutter, slots, sizeof(*s->group_node));
+    s->group_list = cut_array(cutter, slots, sizeof(*s->group_list));
+    s->node_first = cut_array(cutter, slots, sizeof(*s->node_first));
+    s->node_fill = cut_array(cutter, slots, sizeof(*s->node_fill));
+    s->node_load = cut_array(cutter, slots, sizeof(*s->node_load));
     if (!dp__mul((size_t)sizes->layers, (size_t)sizes->replicas, &all))
         cutter->wrapped = true;
-    s->rank = cut(cutter, all, sizeof(*s->rank));
-    s->target = cut(cutter, all, sizeof(*s->target));
-    s->gpu_of = cut(cutter, slots, sizeof(*s->gpu_of));
-    s->gpu_first = cut(cutter, slots, sizeof(*s->gpu_first));
-    s->node_of = cut(cutter, slots, sizeof(*s->node_of));
-    s->group_of = cut(cutter, slots, sizeof(*s->group_of));
+    s->rank = cut_array(cutter, all, sizeof(*s->rank));
+    s->target = cut_array(cutter, all, sizeof(*s->target));
+    s->gpu_of = cut_array(cutter, slots, sizeof(*s->gpu_of));
+    s->gpu_first = cut_array(cutter, slots, sizeof(*s->gpu_first));
+    s->node_of = cut_array(cutter, slots, sizeof(*s->node_of));
+    s->group_of = cut_array(cutter, slots, sizeof(*s->group_of));
     for (size_t k = 0; k < sizeof(s->layer) / sizeof(s->layer[0]); k++)
         cut_layer(cutter, slots, &s->layer[k]);
-    s->origin = cut(cutter, slots, sizeof(*s->origin));
-    s->best = cut(cutter, slots, sizeof(*s->best));
-    s->count = cut(cutter, slots, sizeof(*s->count));
-    s->touched = cut(cutter, slots, sizeof(*s->touched));
-    s->change = cut(cutter, slots, sizeof(*s->change));
-    s->match = cut(cutter, slots, sizeof(*s->match));
-    s->match_too = cut(cutter, slots, sizeof(*s->match_too));
-    s->overlap = cut(cutter, slots, sizeof(*s->overlap));
-    s->node_match = cut(cutter, slots, sizeof(*s->node_match));
-    s->node_total = cut(cutter, slots, sizeof(*s->node_total));
-    s->share = cut(cutter, slots, sizeof(*s->share));
-    s->spread = cut(cutter, slots, sizeof(*s->spread));
-    s->room = cut(cutter, slots, sizeof(*s->room));
+    s->origin = cut_array(cutter, slots, sizeof(*s->origin));
+    s->best = cut_array(cutter, slots, sizeof(*s->best));
+    s->count = cut_array(cutter, slots, sizeof(*s->count));
+    s->touched = cut_array(cutter, slots, sizeof(*s->touched));
+    s->change = cut_array(cutter, slots, sizeof(*s->change));
+    s->match = cut_array(cutter, slots, sizeof(*s->match));
+    s->match_too = cut_array(cutter, slots, sizeof(*s->match_too));
+    s->overlap = cut_array(cutter, slots, sizeof(*s->overlap));
+    s->node_match = cut_array(cutter, slots, sizeof(*s->node_match));
+    s->node_total = cut_array(cutter, slots, sizeof(*s->node_total));
+    s->share = cut_array(cutter, slots, sizeof(*s->share));
+    s->spread = cut_array(cutter, slots, sizeof(*s->spread));
+    s->room = cut_array(cutter, slots, sizeof(*s->room));
 }
 
-static dp_status_t measure(const dp__eplb_sizes_t *sizes, size_t *bytes_out)
+static dp_status_t measure_scratch(const dp__eplb_sizes_t *sizes, size_t *bytes_out)
 {
     dp__eplb_scratch_t scratch = {.lanes = dp__eplb_lanes()};
     cutter_t cutter = {.at = NULL, .used = DP__LANES_ALIGNMENT};
@@ -119,7 +119,7 @@ dp_status_t dp_eplb_workspace_bytes(const dp_eplb_shape_t *shape, size_t *bytes_
     dp__eplb_sizes_t sizes;
     dp_status_t status = dp__eplb_check_shape(shape, &sizes);
 
-    return status < 0 ? status : measure(&sizes, bytes_out);
+    return status < 0 ? status : measure_scratch(&sizes, bytes_out);
 }
 
 dp_status_t dp__eplb_scratch_cut(const dp_eplb_shape_t *shape, void *workspace, size_t workspace_bytes,
@@ -130,7 +130,7 @@ dp_status_t dp__eplb_scratch_cut(const dp_eplb_shape_t *shape, void *workspace, 
     cutter_t cutter = {.used = 0};
     size_t bytes;
 
-    if (status < 0 || (status = measure(sizes_out, &bytes)) < 0)
+    if (status < 0 || (status = measure_scratch(sizes_out, &bytes)) < 0)
         return status;
     if (workspace == NULL || workspace_bytes < bytes)
         return dp_fail(DP_ERR_INVALID, "eplb: a workspace of %zu bytes; dp_eplb_workspace_bytes() says %zu",

@@ -20,7 +20,7 @@ typedef struct search {
     int64_t steps, deadline_ns; /* left for this layer; deadline 0: none */
 } search_t;
 
-static int32_t draw(search_t *s, int32_t below)
+static int32_t draw_number(search_t *s, int32_t below)
 {
     s->random ^= s->random << 13;
     s->random ^= s->random >> 7;
@@ -33,7 +33,7 @@ typedef struct candidate {
     double peak;
 } candidate_t;
 
-static void consider(const search_t *s, dp__eplb_change_t change, candidate_t *best)
+static void try_change(const search_t *s, dp__eplb_change_t change, candidate_t *best)
 {
     double peak;
 
@@ -58,7 +58,7 @@ static void consider_exchanges(const search_t *s, int32_t gpu, candidate_t *best
             double here = l->load[gpu] - less, there = l->load[scratch->gpu_of[b]] + less;
 
             if (less > 0.0 && here < best->peak && there < best->peak)
-                consider(s, (dp__eplb_change_t){a, b, -1}, best);
+                try_change(s, (dp__eplb_change_t){a, b, -1}, best);
         }
     }
 }
@@ -80,7 +80,7 @@ static void consider_replicas(const search_t *s, int32_t gpu, candidate_t *best)
 
             if (l->count[x] > 1 && x != y &&
                 l->load[scratch->gpu_of[a]] - dp__layer_share(&s->field, l, x) + at_least < best->peak)
-                consider(s, (dp__eplb_change_t){a, -1, y}, best);
+                try_change(s, (dp__eplb_change_t){a, -1, y}, best);
         }
     }
 }
@@ -98,12 +98,12 @@ static void consider_replacements(const search_t *s, int32_t gpu, candidate_t *b
             continue;
         for (int32_t y = 0; y < s->field.sizes.experts; y++)
             if (l->load[gpu] - of_a + (double)s->field.loads[y] / (l->count[y] + 1) < best->peak)
-                consider(s, (dp__eplb_change_t){a, -1, y}, best);
+                try_change(s, (dp__eplb_change_t){a, -1, y}, best);
     }
 }
 
 /* Relieves the fullest GPU; false: no single change does. */
-static bool improve(search_t *s)
+static bool improve_layer(search_t *s)
 {
     int32_t gpu = dp__layer_fullest(&s->field, s->work);
     candidate_t best = {{-1, -1, -1}, s->work->load[gpu] * (1.0 - GAIN)};
@@ -121,7 +121,7 @@ static bool improve(search_t *s)
 static bool trade_groups(search_t *s)
 {
     const dp__eplb_sizes_t *sizes = &s->field.sizes;
-    int32_t one = draw(s, sizes->groups), two = draw(s, sizes->groups);
+    int32_t one = draw_number(s, sizes->groups), two = draw_number(s, sizes->groups);
     int32_t size = dp__eplb_share_count(sizes->experts, sizes->groups, one);
     int32_t first = dp__eplb_share_first(sizes->experts, sizes->groups, one);
     int32_t second = dp__eplb_share_first(sizes->experts, sizes->groups, two);
@@ -139,19 +139,19 @@ static bool trade_groups(search_t *s)
     return true;
 }
 
-static void shake(search_t *s)
+static void shake_layer(search_t *s)
 {
-    int32_t changes = 1 + draw(s, 3);
+    int32_t changes = 1 + draw_number(s, 3);
 
-    if (s->field.sizes.nodes > 1 && draw(s, 4) == 0 && trade_groups(s))
+    if (s->field.sizes.nodes > 1 && draw_number(s, 4) == 0 && trade_groups(s))
         return;
     for (int32_t tries = 0; changes > 0 && tries < 64; tries++) {
-        dp__eplb_change_t change = {draw(s, s->field.sizes.replicas), -1, -1};
+        dp__eplb_change_t change = {draw_number(s, s->field.sizes.replicas), -1, -1};
 
-        if (draw(s, 2) == 0)
-            change.b = draw(s, s->field.sizes.replicas);
+        if (draw_number(s, 2) == 0)
+            change.b = draw_number(s, s->field.sizes.replicas);
         else
-            change.expert = draw(s, s->field.sizes.experts);
+            change.expert = draw_number(s, s->field.sizes.experts);
         if (!dp__change_legal(&s->field, s->work, &change))
             continue;
         dp__change_apply(&s->field, s->work, &change);
@@ -185,7 +185,7 @@ static void search_layer(search_t *s, int32_t *slots)
     dp__layer_copy(&s->field, s->work, s->base);
     dp__layer_copy(&s->field, s->work, s->best);
     while (best > goal && may_go_on(s)) {
-        while (improve(s) && may_go_on(s))
+        while (improve_layer(s) && may_go_on(s))
             ;
         peak = exact_peak(s, s->work);
         if (peak < best) {
@@ -202,7 +202,7 @@ static void search_layer(search_t *s, int32_t *slots)
                 dp__layer_copy(&s->field, s->best, s->base);
             dp__layer_copy(&s->field, s->base, s->work);
         }
-        shake(s);
+        shake_layer(s);
     }
     memcpy(slots, s->best->expert, (size_t)s->field.sizes.replicas * sizeof(*slots));
 }

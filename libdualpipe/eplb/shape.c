@@ -24,7 +24,7 @@ int32_t dp_eplb_most_replicas(const dp_eplb_shape_t *shape)
     return shape->replicas - shape->experts + 1;
 }
 
-static bool divides(const dp__eplb_sizes_t *s)
+static bool is_divisible(const dp__eplb_sizes_t *s)
 {
     return s->groups % s->nodes == 0 && s->experts % s->groups == 0 && s->gpus % s->nodes == 0 &&
            s->replicas % s->gpus == 0;
@@ -63,7 +63,7 @@ dp_status_t dp__eplb_check_shape(const dp_eplb_shape_t *shape, dp__eplb_sizes_t 
                                     .groups = shape->groups,
                                     .nodes = shape->nodes,
                                     .gpus = shape->gpus};
-    sizes_out->even = divides(sizes_out);
+    sizes_out->even = is_divisible(sizes_out);
     return DP_OK;
 }
 
@@ -72,7 +72,7 @@ dp__eplb_sizes_t dp__eplb_as_global(const dp__eplb_sizes_t *sizes)
     dp__eplb_sizes_t global = *sizes;
 
     global.groups = global.nodes = 1;
-    global.even = divides(&global);
+    global.even = is_divisible(&global);
     return global;
 }
 
@@ -98,7 +98,7 @@ dp_status_t dp__eplb_check_options(const dp_eplb_options_t *options, dp_eplb_opt
 /* Minus zero is a load of nothing; all other bit patterns above those of FLT_MAX are negative or
  * not finite.
  */
-static dp_status_t blame(const float *row, int32_t layer, int32_t experts)
+static dp_status_t blame_load(const float *row, int32_t layer, int32_t experts)
 {
     for (int32_t e = 0; e < experts; e++) {
         if (!(row[e] >= 0.0f) || row[e] > FLT_MAX)
@@ -128,13 +128,13 @@ dp_status_t dp__eplb_check_loads(const dp__eplb_sizes_t *sizes, const float *loa
         float peak;
         memcpy(&peak, &most, sizeof(peak));
         if (wrong)
-            return blame(row, layer, sizes->experts);
+            return blame_load(row, layer, sizes->experts);
         if (peak > FLT_MAX / 2 / (float)sizes->experts) { /* rare: then it is worth adding up */
             double sum = 0.0;
             for (int32_t e = 0; e < sizes->experts; e++)
                 sum += row[e];
             if (sum > (double)FLT_MAX / 2)
-                return blame(row, layer, sizes->experts);
+                return blame_load(row, layer, sizes->experts);
         }
     }
     return DP_OK;

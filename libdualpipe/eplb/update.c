@@ -47,8 +47,8 @@ static dp_status_t check_update(const dp__eplb_sizes_t *sizes, const dp_eplb_upd
 }
 
 /* Weighs the layer as a candidate and keeps it in scratch->best if it is the better one. */
-static void weigh(const dp__eplb_field_t *f, const int32_t *origin, double limit, dp__eplb_layer_t *layer,
-                  candidate_t *best)
+static void weigh_candidate(const dp__eplb_field_t *f, const int32_t *origin, double limit, dp__eplb_layer_t *layer,
+                            candidate_t *best)
 {
     dp__eplb_scratch_t *s = f->scratch;
     candidate_t new = {.grade = 1};
@@ -81,13 +81,13 @@ static void weigh_plan(const dp__eplb_field_t *f, const int32_t *origin, const i
     double peak;
 
     dp__layer_load(f, plan, layer);
-    weigh(f, origin, limit, layer, best);
+    weigh_candidate(f, origin, limit, layer, best);
     dp__eplb_match(f, plan, origin, f->scratch->position);
     dp__layer_load(f, f->scratch->position, layer);
-    weigh(f, origin, limit, layer, best);
+    weigh_candidate(f, origin, limit, layer, best);
     peak = dp__layer_peak(f, layer);
     dp__eplb_undo(f, origin, peak > limit ? peak : limit, layer);
-    weigh(f, origin, limit, layer, best);
+    weigh_candidate(f, origin, limit, layer, best);
 }
 
 /* The candidate from the placement in use. What does not reach the limit may still be better than
@@ -102,7 +102,7 @@ static void weigh_repair(const dp__eplb_field_t *f, const int32_t *origin, doubl
         return;
     if (dp__eplb_relieve(f, origin, limit, layer))
         dp__eplb_undo(f, origin, limit, layer);
-    weigh(f, origin, limit, layer, best);
+    weigh_candidate(f, origin, limit, layer, best);
 }
 
 /* What a layer should come to: the bound, or without one what the plan comes to. */

@@ -141,7 +141,7 @@ static dp_status_t write_rank(writer_t *w, const dp__overlap_call_t *calls, int6
     return status;
 }
 
-static dp_status_t write_all(writer_t *w, const dp__overlap_call_t *calls, const int64_t *counts, int64_t *nops)
+static dp_status_t write_ranks(writer_t *w, const dp__overlap_call_t *calls, const int64_t *counts, int64_t *nops)
 {
     dp_status_t status = DP_OK;
 
@@ -176,14 +176,14 @@ dp_status_t dp__overlap_braids(const dp__overlap_problem_t *problem, const dp_sc
     if (nops == NULL || w.piece.order == NULL)
         status = dp_fail(DP_ERR_NOMEM, "plan: no memory for the order of a braid");
     if (status >= 0)
-        status = write_all(&w, calls, counts, nops);
+        status = write_ranks(&w, calls, counts, nops);
     if (status >= 0)
         status = dp_schedule_create(like->method, like->placement, like->ranks, like->microbatches, like->chunks, nops,
                                     schedule_out);
     w.schedule = *schedule_out;
     w.nops = 0;
     if (status >= 0)
-        status = write_all(&w, calls, counts, nops);
+        status = write_ranks(&w, calls, counts, nops);
     if (status < 0) {
         dp_schedule_free(*schedule_out);
         *schedule_out = NULL;

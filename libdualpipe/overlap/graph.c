@@ -23,7 +23,7 @@ static int32_t last_of(const dp__overlap_walk_t *walk)
     return walk->first + walk->count - 1;
 }
 
-static void add(builder_t *b, int32_t from, int32_t to, double lag)
+static void add_arc(builder_t *b, int32_t from, int32_t to, double lag)
 {
     b->from[b->count] = from;
     b->to[b->count++] = (dp__overlap_arc_t){to, lag};
@@ -54,16 +54,16 @@ static void add_walks(dp__overlap_graph_t *graph)
 }
 
 /* Within a pass, and behind the same pass of the micro-batch before, which it does not overtake. */
-static void follow(builder_t *b, const dp__overlap_walk_t *walk)
+static void chain_walk(builder_t *b, const dp__overlap_walk_t *walk)
 {
     for (int32_t k = walk->first; k < last_of(walk); k++)
-        add(b, k, k + 1, 0.0);
+        add_arc(b, k, k + 1, 0.0);
     if (walk->microbatch > 0) {
         const dp__overlap_walk_t *before = walk - 1;
 
-        add(b, walk->kind == PASS_W ? last_of(before) : before->first, walk->first, 0.0);
+        add_arc(b, walk->kind == PASS_W ? last_of(before) : before->first, walk->first, 0.0);
         if (walk->kind != PASS_W)
-            add(b, last_of(before), last_of(walk), 0.0);
+            add_arc(b, last_of(before), last_of(walk), 0.0);
     }
 }
 
@@ -84,13 +84,13 @@ static void hand_on(builder_t *b, const dp__overlap_walk_t *walk, int32_t to, do
     bool forward = walk->kind == PASS_F;
     int32_t frees = forward ? other->part_end : other->part_begin, waits = forward ? own->part_begin : own->part_end;
 
-    add(b, last_of(walk), next->first, hop);
+    add_arc(b, last_of(walk), next->first, hop);
     if (other->rank == own->rank)
         return;
     if (walk->microbatch >= p->slots)
-        add(b, node_of(next - p->slots, frees), next->first, hop);
+        add_arc(b, node_of(next - p->slots, frees), next->first, hop);
     if (walk->microbatch >= 2 * p->slots)
-        add(b, node_of(next - 2 * p->slots, frees), node_of(walk, waits), 0.0);
+        add_arc(b, node_of(next - 2 * p->slots, frees), node_of(walk, waits), 0.0);
 }
 
 /* A weight gradient takes what the I of its segment leaves; the last one also ends the I. */
@@ -99,8 +99,8 @@ static void add_weights(builder_t *b, const dp__overlap_walk_t *walk)
     const dp__overlap_walk_t *input = walk_of(b, PASS_I, walk->chunk, walk->microbatch);
 
     for (int32_t k = 0; k < walk->count; k++)
-        add(b, k + 1 == walk->count ? last_of(input) : last_of(input) - b->graph->node[walk->first + k].segment,
-            walk->first + k, 0.0);
+        add_arc(b, k + 1 == walk->count ? last_of(input) : last_of(input) - b->graph->node[walk->first + k].segment,
+                walk->first + k, 0.0);
 }
 
 static void add_arcs(builder_t *b)
@@ -112,13 +112,13 @@ static void add_arcs(builder_t *b)
         const dp__overlap_chunk_t *chunk = &p->chunk[walk->chunk];
         int32_t to = walk->kind == PASS_F ? chunk->next : walk->kind == PASS_I ? chunk->prev : -1;
 
-        follow(b, walk);
+        chain_walk(b, walk);
         if (walk->kind == PASS_W)
             add_weights(b, walk);
         else if (to >= 0)
             hand_on(b, walk, to, walk->kind == PASS_F ? chunk->hop : chunk->back_hop);
         else if (walk->kind == PASS_F)
-            add(b, last_of(walk), walk_of(b, PASS_I, walk->chunk, walk->microbatch)->first, 0.0);
+            add_arc(b, last_of(walk), walk_of(b, PASS_I, walk->chunk, walk->microbatch)->first, 0.0);
     }
 }
 

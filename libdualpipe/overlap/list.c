@@ -81,12 +81,12 @@ struct dp__overlap_run {
 
 /* ---- events ---- */
 
-static bool before(event_t a, event_t b)
+static bool is_before(event_t a, event_t b)
 {
     return a.time < b.time || (a.time == b.time && a.rank < b.rank);
 }
 
-static bool make_room(dp__overlap_run_t *run)
+static bool make_event_room(dp__overlap_run_t *run)
 {
     int64_t room = run->events_room > 0 ? 2 * run->events_room : 256;
     event_t *events = dp__calloc((size_t)room, sizeof(*events));
@@ -101,17 +101,17 @@ static bool make_room(dp__overlap_run_t *run)
     return true;
 }
 
-static void look_at(dp__overlap_run_t *run, int32_t rank, double time)
+static void schedule_look(dp__overlap_run_t *run, int32_t rank, double time)
 {
     event_t event = {time, rank};
     int64_t at = run->nevents;
 
-    if (run->nevents == run->events_room && !make_room(run)) {
+    if (run->nevents == run->events_room && !make_event_room(run)) {
         run->failed = true;
         return;
     }
     run->nevents++;
-    for (; at > 0 && before(event, run->events[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at > 0 && is_before(event, run->events[(at - 1) / 2]); at = (at - 1) / 2)
         run->events[at] = run->events[(at - 1) / 2];
     run->events[at] = event;
 }
@@ -122,9 +122,9 @@ static event_t take_event(dp__overlap_run_t *run)
     int64_t at = 0;
 
     for (int64_t child = 1; child < run->nevents; child = 2 * at + 1) {
-        if (child + 1 < run->nevents && before(run->events[child + 1], run->events[child]))
+        if (child + 1 < run->nevents && is_before(run->events[child + 1], run->events[child]))
             child++;
-        if (!before(run->events[child], last))
+        if (!is_before(run->events[child], last))
             break;
         run->events[at] = run->events[child];
         at = child;
@@ -150,7 +150,7 @@ static int32_t input_of(const dp__overlap_run_t *run, const dp__overlap_walk_t *
     return dp__overlap_walk_at(run->graph->problem, PASS_I, walk->chunk, walk->microbatch);
 }
 
-static bool opens(const dp__overlap_run_t *run, int32_t node)
+static bool opens_pass(const dp__overlap_run_t *run, int32_t node)
 {
     const dp__overlap_walk_t *walk = walk_of(run, node);
 
@@ -158,7 +158,7 @@ static bool opens(const dp__overlap_run_t *run, int32_t node)
 }
 
 /* F takes memory and W gives it back; from the end of the step, W takes it and F gives it back. */
-static int taker(const dp__overlap_run_t *run)
+static int find_taker(const dp__overlap_run_t *run)
 {
     return run->way == 0 ? PASS_F : PASS_W;
 }
@@ -223,7 +223,7 @@ static bool may_open(dp__overlap_run_t *run, rank_t *rank, int lane, const dp__o
         return run->braid[input_of(run, walk)] == rank->number || rank->braid.left[lane] == 0;
     if (run->way == 0 && is_closing(rank) && (rank->braid.left[lane] > 0 || rank->next.opened >= OPENED_MOST))
         return false;
-    return walk->kind != taker(run) || has_memory(run, rank, walk);
+    return walk->kind != find_taker(run) || has_memory(run, rank, walk);
 }
 
 /* A pass of the next braid, on a lane that has not done its part of this one. */
@@ -286,9 +286,9 @@ static bool may_go(dp__overlap_run_t *run, rank_t *rank, int lane, int32_t node)
 
     if (ahead > run->rules->ahead[phase_of(run, rank)] && !run->early[walk - run->graph->walk])
         return false;
-    if (ahead > 0.0 && opens(run, node) && !has_slot(run, walk))
+    if (ahead > 0.0 && opens_pass(run, node) && !has_slot(run, walk))
         return false;
-    if (opens(run, node))
+    if (opens_pass(run, node))
         return may_open(run, rank, lane, walk_of(run, node));
     return !is_too_soon(run, rank, lane, node);
 }
@@ -314,7 +314,7 @@ static int32_t most_urgent(dp__overlap_run_t *run, int32_t r, int lane, double n
 }
 
 /* Place in the list; -1: the lane waits. */
-static int32_t choose(dp__overlap_run_t *run, int32_t r, int lane, double now)
+static int32_t choose_node(dp__overlap_run_t *run, int32_t r, int lane, double now)
 {
     const int32_t *list = list_of(run, r, lane);
     int32_t best = most_urgent(run, r, lane, now, INFINITY);
@@ -335,7 +335,7 @@ static int32_t choose(dp__overlap_run_t *run, int32_t r, int lane, double now)
 
 /* ---- what is done ---- */
 
-static void know(dp__overlap_run_t *run, int32_t node, double now)
+static void learn_ready_time(dp__overlap_run_t *run, int32_t node, double now)
 {
     int lane = run->graph->node[node].lane;
     int32_t r = chunk_of(run, walk_of(run, node))->rank;
@@ -346,7 +346,7 @@ static void know(dp__overlap_run_t *run, int32_t node, double now)
         return;
     }
     list_of(run, r, lane)[rank->known[lane]++] = node;
-    look_at(run, r, fmax(now, run->ready[node]));
+    schedule_look(run, r, fmax(now, run->ready[node]));
 }
 
 static void put_call(dp__overlap_run_t *run, int32_t r, int32_t node, bool second)
@@ -393,7 +393,7 @@ static void open_walk(dp__overlap_run_t *run, rank_t *rank, int lane, int32_t no
         rank->alive[walk->kind]++;
         rank->begun[walk->kind]++;
     }
-    if (walk->kind == taker(run)) {
+    if (walk->kind == find_taker(run)) {
         rank->held += chunk_of(run, walk)->share;
         rank->peak = fmax(rank->peak, rank->held);
     }
@@ -403,15 +403,15 @@ static void close_walk(dp__overlap_run_t *run, rank_t *rank, const dp__overlap_w
 {
     if (walk->kind != PASS_W)
         rank->alive[walk->kind]--;
-    if (walk->kind == PASS_F + PASS_W - taker(run))
+    if (walk->kind == PASS_F + PASS_W - find_taker(run))
         rank->held -= chunk_of(run, walk)->share;
 }
 
-static void follow(dp__overlap_run_t *run, const dp__overlap_arc_t *arc, double end, double now)
+static void release_arc(dp__overlap_run_t *run, const dp__overlap_arc_t *arc, double end, double now)
 {
     run->ready[arc->node] = fmax(run->ready[arc->node], end + arc->lag);
     if (--run->waits[arc->node] == 0)
-        know(run, arc->node, now);
+        learn_ready_time(run, arc->node, now);
 }
 
 /* A B hands on behind the last segment of its I and its W: in a program its message is sent
@@ -433,16 +433,16 @@ static void lead_on(dp__overlap_run_t *run, int32_t node, double end, double now
     }
     for (int64_t k = first[node]; k < first[node + 1]; k++)
         if (last != node || walk_of(run, arc[k].node)->chunk == walk->chunk)
-            follow(run, &arc[k], end, now);
+            release_arc(run, &arc[k], end, now);
     if (last == node)
         run->late[walk - graph->walk] = true;
     else if (last >= 0)
         for (int64_t k = first[last]; k < first[last + 1]; k++)
             if (walk_of(run, arc[k].node)->chunk != walk->chunk)
-                follow(run, &arc[k], fmax(now, run->start[last] + graph->node[last].cost), now);
+                release_arc(run, &arc[k], fmax(now, run->start[last] + graph->node[last].cost), now);
 }
 
-static void put(dp__overlap_run_t *run, int32_t r, int32_t node, double now)
+static void start_node(dp__overlap_run_t *run, int32_t r, int32_t node, double now)
 {
     const dp__overlap_graph_t *graph = run->graph;
     int32_t number = graph->node[node].walk;
@@ -452,7 +452,7 @@ static void put(dp__overlap_run_t *run, int32_t r, int32_t node, double now)
     bool second;
     braid_t *braid;
 
-    if (opens(run, node))
+    if (opens_pass(run, node))
         open_walk(run, rank, lane, node);
     rank->due_known[LANE_COMPUTE] = rank->due_known[LANE_ALL_TO_ALL] = false;
     second = run->braid[number] != rank->number;
@@ -464,7 +464,7 @@ static void put(dp__overlap_run_t *run, int32_t r, int32_t node, double now)
     run->begun[node] = true;
     run->end = fmax(run->end, end);
     rank->free[lane] = end;
-    look_at(run, r, end);
+    schedule_look(run, r, end);
     braid->left[lane]--;
     if (--run->left[number] == 0) {
         close_walk(run, rank, &graph->walk[number]);
@@ -476,15 +476,15 @@ static void put(dp__overlap_run_t *run, int32_t r, int32_t node, double now)
 }
 
 /* Gives a lane that is free its next segment; false: it waits. */
-static bool dispatch(dp__overlap_run_t *run, int32_t r, int lane, double now)
+static bool dispatch_lane(dp__overlap_run_t *run, int32_t r, int lane, double now)
 {
-    int32_t at = choose(run, r, lane, now), *list = list_of(run, r, lane), node;
+    int32_t at = choose_node(run, r, lane, now), *list = list_of(run, r, lane), node;
 
     if (at < 0)
         return false;
     node = list[at];
     list[at] = list[--run->ranks[r].known[lane]];
-    put(run, r, node, now);
+    start_node(run, r, node, now);
     return true;
 }
 
@@ -505,7 +505,7 @@ static void make_queues(dp__overlap_run_t *run)
     ordered_t *sorted = run->sorted;
 
     for (int32_t r = 0; r < p->ranks; r++) {
-        int32_t first = dp__overlap_walk_at(p, taker(run), r * p->chunks, 0);
+        int32_t first = dp__overlap_walk_at(p, find_taker(run), r * p->chunks, 0);
 
         for (int32_t k = 0; k < run->queued; k++) {
             const dp__overlap_walk_t *walk = &graph->walk[first + k];
@@ -543,7 +543,7 @@ static void make_orders(dp__overlap_run_t *run)
         run->order[n] = run->sorted[n].number;
 }
 
-static void reset(dp__overlap_run_t *run)
+static void reset_run(dp__overlap_run_t *run)
 {
     const dp__overlap_graph_t *graph = run->graph;
     const dp__overlap_problem_t *p = graph->problem;
@@ -568,11 +568,11 @@ static void reset(dp__overlap_run_t *run)
         run->begun[n] = false;
         run->waits[n] = (int32_t)(waited[n + 1] - waited[n]);
         if (run->waits[n] == 0)
-            know(run, n, 0.0);
+            learn_ready_time(run, n, 0.0);
     }
 }
 
-static bool complete(const dp__overlap_run_t *run)
+static bool is_complete(const dp__overlap_run_t *run)
 {
     for (int32_t w = 0; w < run->graph->walks; w++)
         if (run->left[w] > 0)
@@ -590,7 +590,7 @@ double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules,
     run->way = reverse;
     run->calls = calls;
     run->limit = limit;
-    reset(run);
+    reset_run(run);
     while (run->nevents > 0 && !run->failed) {
         event_t event = take_event(run);
         bool moved = true;
@@ -599,7 +599,7 @@ double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules,
             moved = false;
             for (int lane = 0; lane < LANES; lane++)
                 if (run->ranks[event.rank].free[lane] <= event.time)
-                    moved = dispatch(run, event.rank, lane, event.time) || moved;
+                    moved = dispatch_lane(run, event.rank, lane, event.time) || moved;
         }
     }
     for (int32_t r = 0, c = 0; count_out != NULL && r < p->ranks; r++) {
@@ -607,7 +607,7 @@ double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules,
         for (int32_t k = 0; k < p->chunks; k++, c++)
             count_out[r] += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
     }
-    return complete(run) ? run->end : INFINITY;
+    return is_complete(run) ? run->end : INFINITY;
 }
 
 const double *dp__overlap_run_starts(const dp__overlap_run_t *run)
@@ -624,7 +624,7 @@ double dp__overlap_run_peak(const dp__overlap_run_t *run)
     return peak;
 }
 
-static void sum_up(dp__overlap_run_t *run)
+static void sum_up_run(dp__overlap_run_t *run)
 {
     for (int32_t n = 0; n < run->graph->nodes; n++) {
         int32_t lane = chunk_of(run, walk_of(run, n))->rank * LANES + run->graph->node[n].lane;
@@ -670,7 +670,7 @@ dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_graph_t *graph)
         run->braid != NULL && run->list != NULL && run->queue != NULL && run->sorted != NULL && run->later != NULL &&
         run->begun != NULL && run->order != NULL && run->on_lane != NULL && run->work != NULL && run->late != NULL &&
         run->early != NULL) {
-        sum_up(run);
+        sum_up_run(run);
         return run;
     }
     dp__overlap_run_close(run);

@@ -41,7 +41,7 @@ static const dp__overlap_rules_t in_order = {.alive = {2, 2, 2}};
 
 /* ---- the request ---- */
 
-static dp_status_t check(const dp_overlap_request_t *given, dp_overlap_request_t *request)
+static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_request_t *request)
 {
     dp_status_t status = dp__sized_check("plan: the request", given, "dp_overlap_request_t", DP_OVERLAP_REQUEST_MIN);
 
@@ -87,7 +87,7 @@ static double held_by(const dp_schedule_t *schedule)
 static dp_status_t open_problem(const dp_overlap_request_t *given, planning_t *x)
 {
     dp_costs_t costs;
-    dp_status_t status = check(given, &x->request);
+    dp_status_t status = check_request(given, &x->request);
 
     if (status >= 0)
         status = dp__costs_resolve(x->request.costs, dp_schedule_stages(x->request.schedule), &costs);
@@ -114,7 +114,7 @@ static int64_t all_calls(const dp__overlap_problem_t *p)
 
 /* ---- tries ---- */
 
-static void copy(const planning_t *x, const plan_t *from, plan_t *to)
+static void copy_plan(const planning_t *x, const plan_t *from, plan_t *to)
 {
     to->rules = from->rules;
     to->step = from->step;
@@ -152,9 +152,9 @@ static void run_forward(planning_t *x, double worse)
     memcpy(t->starts, dp__overlap_run_starts(x->run), (size_t)x->graph.nodes * sizeof(*t->starts));
     if (t->step < x->best.step && !is_sound(x, t))
         return;
-    copy(x, t, &x->now);
+    copy_plan(x, t, &x->now);
     if (t->step < x->best.step)
-        copy(x, t, &x->best);
+        copy_plan(x, t, &x->best);
 }
 
 /* From the end of the step, what ended last goes first: all begins as late as it can. What then
@@ -174,7 +174,7 @@ static bool run_reverse(planning_t *x, double worse)
 }
 
 /* 0 to 1. */
-static double progress(const planning_t *x, double began)
+static double share_of_time(const planning_t *x, double began)
 {
     double share = x->request.seconds > 0.0 ? (dp__now_seconds() - began) / x->request.seconds : 0.0;
 
@@ -204,7 +204,7 @@ static void try_change(planning_t *x, dp__overlap_random_t *random, double worse
     double what = dp__overlap_unit(random);
     plan_t *t = &x->trial;
 
-    copy(x, &x->now, t);
+    copy_plan(x, &x->now, t);
     memcpy(t->urgency, t->starts, (size_t)x->graph.nodes * sizeof(*t->urgency));
     if (what < 0.3 && !try_lift(x, random))
         return;
@@ -247,7 +247,7 @@ static void try_round(planning_t *x, dp__overlap_random_t *random, int32_t tries
     memcpy(x->trial.urgency, x->given, (size_t)x->graph.nodes * sizeof(*x->given));
     run_forward(x, 0.0);
     x->tried++;
-    for (int32_t k = 1; (done = fmax((double)k / tries, progress(x, began) / until)) < 1.0; k++, x->tried++) {
+    for (int32_t k = 1; (done = fmax((double)k / tries, share_of_time(x, began) / until)) < 1.0; k++, x->tried++) {
         double worse = x->now.step < INFINITY ? 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(random) : 0.0;
 
         if (x->now.step == INFINITY || dp__overlap_unit(random) > 4.0 * done)
@@ -274,10 +274,10 @@ static void try_all(planning_t *x)
     dp__overlap_random_t random = {x->request.seed};
     double began = dp__now_seconds(), rounds = x->request.tries > TRIES ? 0.6 : 1.0, done;
 
-    for (int32_t round = 1; progress(x, began) < rounds; round++)
+    for (int32_t round = 1; share_of_time(x, began) < rounds; round++)
         try_round(x, &random, rounds < 1.0 ? ROUND * round_length(round) : x->request.tries, rounds, began);
-    copy(x, &x->best, &x->now);
-    for (; (done = progress(x, began)) < 1.0 && x->now.step < INFINITY; x->tried++)
+    copy_plan(x, &x->best, &x->now);
+    for (; (done = share_of_time(x, began)) < 1.0 && x->now.step < INFINITY; x->tried++)
         try_change(x, &random, 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(&random));
 }
 
@@ -319,7 +319,7 @@ static dp_status_t take_given(planning_t *x, double *starts)
     return status;
 }
 
-static bool make_plan(const planning_t *x, plan_t *plan)
+static bool plan_step(const planning_t *x, plan_t *plan)
 {
     plan->step = INFINITY;
     plan->urgency = dp__calloc((size_t)x->graph.nodes, sizeof(*plan->urgency));
@@ -333,7 +333,7 @@ static void clear_plan(plan_t *plan)
     dp__free(plan->starts);
 }
 
-static dp_status_t search(planning_t *x)
+static dp_status_t search_plan(planning_t *x)
 {
     dp_status_t status = dp__overlap_graph_make(&x->problem, &x->graph);
 
@@ -347,7 +347,7 @@ static dp_status_t search(planning_t *x)
         x->given = dp__calloc((size_t)x->graph.nodes, sizeof(*x->given));
     }
     if (status >= 0 && (x->run == NULL || x->calls == NULL || x->counts == NULL || x->given == NULL ||
-                        !make_plan(x, &x->best) || !make_plan(x, &x->now) || !make_plan(x, &x->trial)))
+                        !plan_step(x, &x->best) || !plan_step(x, &x->now) || !plan_step(x, &x->trial)))
         status = dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
     if (status >= 0)
         status = take_given(x, x->given);
@@ -369,7 +369,7 @@ static dp_status_t write_schedule(planning_t *x, dp_overlap_result_t *found)
 /* ---- the proof ---- */
 
 /* Lowered, proven and simulated like any schedule. */
-static dp_status_t simulate(const planning_t *x, const dp_schedule_t *schedule, double *step_out)
+static dp_status_t simulate_plan(const planning_t *x, const dp_schedule_t *schedule, double *step_out)
 {
     dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
@@ -409,12 +409,12 @@ static dp_status_t copy_schedule(const dp_schedule_t *from, dp_schedule_t **copy
 static dp_status_t keep_shorter(const planning_t *x, dp_overlap_result_t *found)
 {
     double given = 0.0, held = held_by(x->request.schedule);
-    dp_status_t status = simulate(x, found->schedule, &found->step);
+    dp_status_t status = simulate_plan(x, found->schedule, &found->step);
 
     if (status == DP_ERR_REJECTED) /* no more than what was given, then */
         found->step = INFINITY;
     if ((status >= 0 || status == DP_ERR_REJECTED) && held <= x->problem.cap + 1e-9)
-        status = simulate(x, x->request.schedule, &given);
+        status = simulate_plan(x, x->request.schedule, &given);
     if (status < 0 || held > x->problem.cap + 1e-9 || found->step < given)
         return status;
     dp_schedule_free(found->schedule);
@@ -448,7 +448,7 @@ dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_resu
     dp_sized_put(result, &found);
     status = open_problem(request, &x);
     if (status >= 0)
-        status = search(&x);
+        status = search_plan(&x);
     if (status >= 0)
         status = write_schedule(&x, &found);
     if (status >= 0)

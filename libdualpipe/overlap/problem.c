@@ -106,7 +106,7 @@ static void list_passes(const dp_schedule_t *schedule, dp__overlap_problem_t *p)
     }
 }
 
-static dp_status_t allocate(const dp_schedule_t *schedule, const dp__stages_t *stages, dp__overlap_problem_t *p)
+static dp_status_t allocate_problem(const dp_schedule_t *schedule, const dp__stages_t *stages, dp__overlap_problem_t *p)
 {
     size_t chunks = (size_t)p->ranks * (size_t)p->chunks, passes = chunks * (size_t)p->microbatches, segments = 0;
     bool there = true;
@@ -147,7 +147,7 @@ dp_status_t dp__overlap_problem_make(const dp_schedule_t *schedule, const dp_cos
                                    .microbatches = dp_schedule_path_microbatches(schedule, 0),
                                    .slots = slots};
     if (status >= 0)
-        status = allocate(schedule, &stages, out);
+        status = allocate_problem(schedule, &stages, out);
     if (status >= 0) {
         fill_chunks(schedule, costs, &stages, out);
         list_passes(schedule, out);

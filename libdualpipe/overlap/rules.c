@@ -9,7 +9,7 @@
 #include "base/memory.h"
 
 /* splitmix64. */
-static uint64_t next(dp__overlap_random_t *random)
+static uint64_t next_random(dp__overlap_random_t *random)
 {
     uint64_t z = random->state += 0x9e3779b97f4a7c15u;
 
@@ -20,12 +20,12 @@ static uint64_t next(dp__overlap_random_t *random)
 
 double dp__overlap_unit(dp__overlap_random_t *random)
 {
-    return (double)(next(random) >> 11) * 0x1p-53;
+    return (double)(next_random(random) >> 11) * 0x1p-53;
 }
 
-static int32_t below(dp__overlap_random_t *random, int32_t n)
+static int32_t random_below(dp__overlap_random_t *random, int32_t n)
 {
-    return (int32_t)(next(random) % (uint64_t)n);
+    return (int32_t)(next_random(random) % (uint64_t)n);
 }
 
 /* 0 with that chance, else up to 1. */
@@ -35,34 +35,34 @@ static double often_zero(dp__overlap_random_t *random, double chance)
 }
 
 /* Up to `most`, small ones as often as large ones. */
-static double spread(dp__overlap_random_t *random, double most)
+static double random_spread(dp__overlap_random_t *random, double most)
 {
     return most * exp(-4.5 * dp__overlap_unit(random));
 }
 
 static void set_patience(dp__overlap_random_t *random, dp__overlap_rules_t *rules, int which)
 {
-    rules->patience[which] = below(random, 2) == 0 ? 1.0 : often_zero(random, 0.4);
+    rules->patience[which] = random_below(random, 2) == 0 ? 1.0 : often_zero(random, 0.4);
 }
 
 static void set_gap(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
 {
-    rules->gap = below(random, 4) == 0 ? 0.0 : spread(random, period);
+    rules->gap = random_below(random, 4) == 0 ? 0.0 : random_spread(random, period);
 }
 
 static void set_ahead(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules, int phase)
 {
-    int kind = below(random, 4);
+    int kind = random_below(random, 4);
 
-    rules->ahead[phase] = phase == PHASE_STEADY ? (kind < 3 ? 0.0 : spread(random, period))
+    rules->ahead[phase] = phase == PHASE_STEADY ? (kind < 3 ? 0.0 : random_spread(random, period))
                           : kind == 0           ? 0.0
                           : kind == 1           ? INFINITY
-                                                : spread(random, 8.0 * period);
+                                                : random_spread(random, 8.0 * period);
 }
 
 static void set_alive(dp__overlap_random_t *random, dp__overlap_rules_t *rules, int phase)
 {
-    rules->alive[phase] = 1 + (below(random, 3) > 0);
+    rules->alive[phase] = 1 + (random_below(random, 3) > 0);
 }
 
 void dp__overlap_rules_random(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
@@ -78,7 +78,7 @@ void dp__overlap_rules_random(double period, dp__overlap_random_t *random, dp__o
 
 void dp__overlap_rules_change(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
 {
-    int which = below(random, LANES + 2 + 2 * PHASES);
+    int which = random_below(random, LANES + 2 + 2 * PHASES);
 
     if (which <= LANES)
         set_patience(random, rules, which);
@@ -94,9 +94,9 @@ void dp__overlap_urgency_random(const dp__overlap_graph_t *graph, dp__overlap_ra
 {
     const dp__overlap_problem_t *p = graph->problem;
     double stage = (double)p->paths * p->ranks / p->stages; /* what a chunk is of a rank's share */
-    double forward = spread(random, 4.0 * stage), backward = spread(random, 4.0 * stage);
-    double begin = (dp__overlap_unit(random) - 0.5) * p->ranks * below(random, 2);
-    double defer = spread(random, p->ranks) * below(random, 4);
+    double forward = random_spread(random, 4.0 * stage), backward = random_spread(random, 4.0 * stage);
+    double begin = (dp__overlap_unit(random) - 0.5) * p->ranks * random_below(random, 2);
+    double defer = random_spread(random, p->ranks) * random_below(random, 4);
 
     for (int32_t w = 0; w < graph->walks; w++) {
         const dp__overlap_walk_t *walk = &graph->walk[w];
@@ -114,17 +114,17 @@ void dp__overlap_urgency_change(const dp__overlap_graph_t *graph, double step, d
                                 double *urgency)
 {
     const dp__overlap_problem_t *p = graph->problem;
-    int part = below(random, 3);
-    double length = spread(random, step / 4.0), edge = fmin(step, 0.25 * step);
+    int part = random_below(random, 3);
+    double length = random_spread(random, step / 4.0), edge = fmin(step, 0.25 * step);
     double from = part == 0   ? edge * dp__overlap_unit(random) - 0.5 * length
                   : part == 1 ? step - edge * dp__overlap_unit(random) - 0.5 * length
                               : step * dp__overlap_unit(random);
     double to = from + length;
-    double most = spread(random, 4.0 * p->period), by = (2.0 * dp__overlap_unit(random) - 1.0) * most;
-    int kind = below(random, PASS_KINDS + 2);
-    int32_t rank = below(random, 2) == 0 ? -1 : below(random, p->ranks);
-    int32_t chunk = below(random, 2) == 0 ? -1 : below(random, p->chunks);
-    bool all_alike = below(random, 3) > 0;
+    double most = random_spread(random, 4.0 * p->period), by = (2.0 * dp__overlap_unit(random) - 1.0) * most;
+    int kind = random_below(random, PASS_KINDS + 2);
+    int32_t rank = random_below(random, 2) == 0 ? -1 : random_below(random, p->ranks);
+    int32_t chunk = random_below(random, 2) == 0 ? -1 : random_below(random, p->chunks);
+    bool all_alike = random_below(random, 3) > 0;
 
     for (int32_t w = 0; w < graph->walks; w++) {
         const dp__overlap_walk_t *walk = &graph->walk[w];
@@ -145,7 +145,7 @@ typedef struct placed {
     int32_t walk;
 } placed_t;
 
-static int by_time(const void *a, const void *b)
+static int compare_placed(const void *a, const void *b)
 {
     const placed_t *x = a, *y = b;
 
@@ -166,15 +166,15 @@ typedef struct lifted {
 } lifted_t;
 
 /* What follows moves up by as many places as have become free. A W goes with its I. */
-static void lift(const dp__overlap_graph_t *graph, int32_t rank, int kind, lifted_t what, placed_t *list,
-                 double *urgency)
+static void lift_passes(const dp__overlap_graph_t *graph, int32_t rank, int kind, lifted_t what, placed_t *list,
+                        double *urgency)
 {
     const dp__overlap_problem_t *p = graph->problem;
     int32_t n = p->chunks * p->microbatches, first = dp__overlap_walk_at(p, kind, rank * p->chunks, 0), lifted = 0;
 
     for (int32_t k = 0; k < n; k++)
         list[k] = (placed_t){urgency[graph->walk[first + k].first], first + k};
-    qsort(list, (size_t)n, sizeof(*list), by_time);
+    qsort(list, (size_t)n, sizeof(*list), compare_placed);
     for (int32_t k = 0; k < n; k++) {
         const dp__overlap_walk_t *walk = &graph->walk[list[k].walk];
         double by = list[k - lifted].time - list[k].time;
@@ -193,7 +193,8 @@ bool dp__overlap_urgency_lift(const dp__overlap_graph_t *graph, double step, dp_
     const dp__overlap_problem_t *p = graph->problem;
     placed_t *list = dp__calloc((size_t)p->chunks * (size_t)p->microbatches, sizeof(*list));
     int32_t most = p->ranks < p->microbatches ? p->ranks : p->microbatches, n = p->chunks * p->microbatches;
-    int32_t count = below(random, most + 1), last = below(random, 2) == 0 ? count : below(random, most + 1);
+    int32_t count = random_below(random, most + 1),
+            last = random_below(random, 2) == 0 ? count : random_below(random, most + 1);
     double early = dp__overlap_unit(random), late = dp__overlap_unit(random);
 
     for (int32_t r = 0; r < p->ranks && list != NULL; r++) {
@@ -205,11 +206,11 @@ bool dp__overlap_urgency_lift(const dp__overlap_graph_t *graph, double step, dp_
             filled = fmin(filled, urgency[i[k].first]);
             drained = fmax(drained, urgency[f[k].first]);
         }
-        lift(graph, r, PASS_F, (lifted_t){most, count, filled * early, filled * (1.0 - early) / (count + 1)}, list,
-             urgency);
-        lift(graph, r, PASS_I,
-             (lifted_t){p->microbatches - most - last, last, drained, (step - drained) * late / (last + 1)}, list,
-             urgency);
+        lift_passes(graph, r, PASS_F, (lifted_t){most, count, filled * early, filled * (1.0 - early) / (count + 1)},
+                    list, urgency);
+        lift_passes(graph, r, PASS_I,
+                    (lifted_t){p->microbatches - most - last, last, drained, (step - drained) * late / (last + 1)},
+                    list, urgency);
     }
     dp__free(list);
     return list != NULL;

@@ -20,20 +20,20 @@ typedef struct dp__merge {
     int32_t count;
 } dp__merge_t;
 
-static void put(dp__merge_t *x, int pass, int op, int32_t segment)
+static void put_step(dp__merge_t *x, int pass, int op, int32_t segment)
 {
     x->out[x->count++] = (dp__braid_step_t){(uint8_t)pass, (uint8_t)op, (int16_t)segment};
 }
 
 /* The next segment of a pass; false when there is none. */
-static bool next(dp__merge_t *x, int pass)
+static bool put_next_step(dp__merge_t *x, int pass)
 {
     dp__strand_t *s = &x->strand[pass];
     int32_t n = s->stage->nsegments;
 
     if (s->done == n)
         return false;
-    put(x, pass, s->kind == DP_OP_B ? DP_OP_I : s->kind, s->kind == DP_OP_F ? s->done : n - 1 - s->done);
+    put_step(x, pass, s->kind == DP_OP_B ? DP_OP_I : s->kind, s->kind == DP_OP_F ? s->done : n - 1 - s->done);
     s->done++;
     return true;
 }
@@ -44,29 +44,29 @@ static bool next_weight(dp__merge_t *x, int pass)
 
     if (s->kind != DP_OP_B || s->weights == s->done)
         return false;
-    put(x, pass, DP_OP_W, s->stage->nsegments - 1 - s->weights++);
+    put_step(x, pass, DP_OP_W, s->stage->nsegments - 1 - s->weights++);
     return true;
 }
 
-static void turns(dp__merge_t *x)
+static void merge_in_turns(dp__merge_t *x)
 {
     for (bool moved = true; moved;) {
         moved = false;
         for (int i = 0; i < x->n; i++)
-            if (next(x, i)) {
+            if (put_next_step(x, i)) {
                 (void)next_weight(x, i);
                 moved = true;
             }
     }
 }
 
-static bool written(dp__merge_t *x, const char *order)
+static bool merge_as_written(dp__merge_t *x, const char *order)
 {
     for (; *order != '\0'; order++) {
         bool weight = *order >= 'A' && *order <= 'Z';
         int pass = *order - (weight ? 'A' : 'a');
 
-        if (pass < 0 || pass >= x->n || !(weight ? next_weight : next)(x, pass))
+        if (pass < 0 || pass >= x->n || !(weight ? next_weight : put_next_step)(x, pass))
             return false;
     }
     for (int i = 0; i < x->n; i++)
@@ -77,7 +77,7 @@ static bool written(dp__merge_t *x, const char *order)
 }
 
 /* One F and one backward at most; false: these passes are no such pair. */
-static bool canonical(dp__merge_t *x, dp__pair_step_t *steps)
+static bool merge_canonically(dp__merge_t *x, dp__pair_step_t *steps)
 {
     static const dp__stage_shape_t none = {.nsegments = 0};
     const dp__stage_shape_t *forward = &none, *backward = &none;
@@ -95,7 +95,7 @@ static bool canonical(dp__merge_t *x, dp__pair_step_t *steps)
     n = dp__pair_order(forward->segments, forward->nsegments, backward->segments, backward->nsegments, steps);
     for (int32_t k = 0; k < n; k++)
         if (steps[k].pass != DP_OP_W || x->strand[at[1]].kind == DP_OP_B)
-            put(x, at[steps[k].pass != DP_OP_F], steps[k].pass, steps[k].segment);
+            put_step(x, at[steps[k].pass != DP_OP_F], steps[k].pass, steps[k].segment);
     return true;
 }
 
@@ -107,11 +107,11 @@ int32_t dp__braid_order(const char *order, const dp_pass_t *passes, int npasses,
 
     for (int i = 0; i < npasses; i++)
         x.strand[i] = (dp__strand_t){.stage = stages[i], .kind = passes[i].kind};
-    if (named && canonical(&x, scratch))
+    if (named && merge_canonically(&x, scratch))
         return x.count;
     if (named || strcmp(order, "turns") == 0)
-        turns(&x);
-    else if (!written(&x, order))
+        merge_in_turns(&x);
+    else if (!merge_as_written(&x, order))
         return -1;
     return x.count;
 }

@@ -73,31 +73,31 @@ static void put_command(dp__writer_t *x, dp__command_t command)
         x->at[x->out->count++] = command;
 }
 
-static void put(dp__writer_t *x, dp__command_kind_t kind, int stream, int32_t at)
+static void append_command(dp__writer_t *x, dp__command_kind_t kind, int stream, int32_t at)
 {
     put_command(x, (dp__command_t){.kind = kind, .stream = (uint8_t)stream, .at = at});
 }
 
-static void record(dp__writer_t *x, int stream, int32_t event)
+static void put_record(dp__writer_t *x, int stream, int32_t event)
 {
-    put(x, DP__RECORD, stream, event);
+    append_command(x, DP__RECORD, stream, event);
     x->recorded_on[event] = (uint8_t)stream;
 }
 
 /* Nothing where the stream itself has recorded it last, or nobody has. */
-static void wait(dp__writer_t *x, int stream, int32_t event)
+static void put_wait(dp__writer_t *x, int stream, int32_t event)
 {
     if (x->recorded_on[event] != NOWHERE && x->recorded_on[event] != stream)
-        put(x, DP__WAIT, stream, event);
+        append_command(x, DP__WAIT, stream, event);
 }
 
 /* `stream` waits for all that `lane` was given so far. */
-static void follow(dp__writer_t *x, int stream, int lane)
+static void follow_lane(dp__writer_t *x, int stream, int lane)
 {
     if (stream == lane)
         return;
-    record(x, lane, lane); /* the first events are the marks */
-    wait(x, stream, lane);
+    put_record(x, lane, lane); /* the first events are the marks */
+    put_wait(x, stream, lane);
 }
 
 /* ---- events ---- */
@@ -107,7 +107,7 @@ static int32_t work_end(const dp__writer_t *x, const dp__step_pass_t *pass)
     return x->first_work[pass->kind] + pass->work * (x->most_segments + 1);
 }
 
-static int32_t hop(const dp__writer_t *x, const dp__step_pass_t *pass, int32_t segment)
+static int32_t hop_event(const dp__writer_t *x, const dp__step_pass_t *pass, int32_t segment)
 {
     return work_end(x, pass) + 1 + segment;
 }
@@ -122,14 +122,14 @@ static int32_t regained_end(const dp__writer_t *x, const dp__step_pass_t *pass)
     return x->first_regained + pass->regained;
 }
 
-static int32_t ready(const dp__writer_t *x, int32_t channel, int32_t message)
+static int32_t ready_event(const dp__writer_t *x, int32_t channel, int32_t message)
 {
     return x->first_event[channel] + 2 * (message % x->out->buffers[channel]);
 }
 
 static int32_t free_again(const dp__writer_t *x, int32_t channel, int32_t message)
 {
-    return ready(x, channel, message) + 1;
+    return ready_event(x, channel, message) + 1;
 }
 
 /* ---- segments ---- */
@@ -153,12 +153,12 @@ static int32_t first_of_last_part(const dp__stage_shape_t *stage)
     return s;
 }
 
-static int lane_of(const dp__stage_shape_t *stage, int32_t segment)
+static int lane_of_pass(const dp__stage_shape_t *stage, int32_t segment)
 {
     return stage->segments[segment].lane;
 }
 
-static void call(dp__writer_t *x, int32_t pass, int op, int lane, int32_t segment)
+static void put_call(dp__writer_t *x, int32_t pass, int op, int lane, int32_t segment)
 {
     put_command(
         x, (dp__command_t){
@@ -174,33 +174,33 @@ static bool is_bend(const dp__writer_t *x, int32_t channel)
 static void begin_pass(dp__writer_t *x, int32_t number, const dp__step_pass_t *pass, int lane)
 {
     if (pass->op == DP_OP_F)
-        wait(x, lane, slot_end(x, pass));
+        put_wait(x, lane, slot_end(x, pass));
     if (pass->regained >= 0)
-        wait(x, lane, regained_end(x, pass));
-    wait(x, lane, work_end(x, pass));
+        put_wait(x, lane, regained_end(x, pass));
+    put_wait(x, lane, work_end(x, pass));
     if (pass->source < 0)
         return;
     if (is_bend(x, pass->source) || x->program->transport == DP_TRANSPORT_BUNDLES)
-        wait(x, lane, ready(x, pass->source, pass->source_at));
+        put_wait(x, lane, ready_event(x, pass->source, pass->source_at));
     else
-        put(x, DP__RECV, lane, number);
+        append_command(x, DP__RECV, lane, number);
 }
 
 static void release_input(dp__writer_t *x, int32_t number, const dp__step_pass_t *pass, int lane)
 {
     if (pass->source >= 0 && is_bend(x, pass->source))
-        record(x, lane, free_again(x, pass->source, pass->source_at));
+        put_record(x, lane, free_again(x, pass->source, pass->source_at));
     else if (pass->source >= 0)
-        put(x, DP__RELEASE, lane, number);
+        append_command(x, DP__RELEASE, lane, number);
 }
 
 static void end_pass(dp__writer_t *x, const dp__step_pass_t *pass, int lane)
 {
-    record(x, lane, work_end(x, pass));
+    put_record(x, lane, work_end(x, pass));
     if (x->program->schedule->forward_only)
-        record(x, lane, slot_end(x, pass));
+        put_record(x, lane, slot_end(x, pass));
     if (pass->dest >= 0)
-        record(x, lane, ready(x, pass->dest, pass->dest_at));
+        put_record(x, lane, ready_event(x, pass->dest, pass->dest_at));
 }
 
 static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment)
@@ -209,32 +209,32 @@ static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment
     const dp__stage_shape_t *stage = &x->stages[pass->chunk];
     bool forward = op == DP_OP_F;
     int32_t last = stage->nsegments - 1, step = forward ? 1 : -1;
-    int lane = lane_of(stage, segment);
+    int lane = lane_of_pass(stage, segment);
 
     if (op == DP_OP_W && !stage->segments[segment].has_weight)
         return;
     if (op == DP_OP_W) {
-        follow(x, DP_LANE_COMPUTE, lane);
-        call(x, number, op, DP_LANE_COMPUTE, segment);
+        follow_lane(x, DP_LANE_COMPUTE, lane);
+        put_call(x, number, op, DP_LANE_COMPUTE, segment);
         return;
     }
     /* ahead of all that the gradient is waited for with; in memory that W's on this lane were the
      * last to use */
     if (!forward && stage->segments[segment].recomputes)
-        call(x, number, DP_OP_R, lane, segment);
+        put_call(x, number, DP_OP_R, lane, segment);
     if (segment == (forward ? 0 : last))
         begin_pass(x, number, pass, lane);
     else
-        wait(x, lane, hop(x, pass, segment - step));
+        put_wait(x, lane, hop_event(x, pass, segment - step));
     if (pass->dest >= 0 && segment == (forward ? first_of_last_part(stage) : last_of_first_part(stage)))
-        wait(x, lane, free_again(x, pass->dest, pass->dest_at));
-    call(x, number, op, lane, segment);
+        put_wait(x, lane, free_again(x, pass->dest, pass->dest_at));
+    put_call(x, number, op, lane, segment);
     if (segment == (forward ? last_of_first_part(stage) : first_of_last_part(stage)))
         release_input(x, number, pass, lane);
     if (segment == (forward ? last : 0))
         end_pass(x, pass, lane);
-    else if (lane_of(stage, segment + step) != lane)
-        record(x, lane, hop(x, pass, segment));
+    else if (lane_of_pass(stage, segment + step) != lane)
+        put_record(x, lane, hop_event(x, pass, segment));
 }
 
 /* ---- passes ---- */
@@ -244,7 +244,7 @@ static int32_t *made_by(const dp__writer_t *x, int flow, int32_t chunk, int32_t 
     return &x->made_by[flow == DP_OP_B][(size_t)chunk * (size_t)x->microbatches + (size_t)microbatch];
 }
 
-static dp_status_t odd(const dp__writer_t *x, int32_t instr, const char *why)
+static dp_status_t refuse_line(const dp__writer_t *x, int32_t instr, const char *why)
 {
     return dp_fail(DP_ERR_REJECTED, "commands: rank %d, line %d: %s", x->rank, instr, why);
 }
@@ -260,13 +260,13 @@ static dp_status_t find_source(dp__writer_t *x, int32_t at, const dp__instr_pass
     channel = &x->program->channels[pass->source];
     if (channel->src != x->rank) {
         if (use->in < 0 || use->in >= at || x->instrs[use->in].kind != DP_INSTR_RECV)
-            return odd(x, at, "an input has no receive above it");
+            return refuse_line(x, at, "an input has no receive above it");
         pass->source_at = x->instrs[use->in].number;
         return DP_OK;
     }
     maker = *made_by(x, channel->op, channel->src_chunk, pass->microbatch);
     if (maker < 0)
-        return odd(x, at, "what it takes from this rank was not made above it");
+        return refuse_line(x, at, "what it takes from this rank was not made above it");
     pass->source_at = x->out->passes[maker].dest_at;
     return DP_OK;
 }
@@ -280,7 +280,7 @@ static dp_status_t find_dest(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
     while (buffer < x->out->buffers[channel] && x->bend_used[x->first_bend[channel] + buffer])
         buffer++;
     if (buffer == x->out->buffers[channel])
-        return odd(x, at, "more slots than it announces are in use in a bend");
+        return refuse_line(x, at, "more slots than it announces are in use in a bend");
     x->bend_used[x->first_bend[channel] + buffer] = 1;
     pass->dest = channel;
     pass->dest_at = buffer;
@@ -293,7 +293,7 @@ static dp_status_t take_work(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
     uint8_t *idle = x->idle[pass->kind];
 
     if (x->nidle[pass->kind] == 0)
-        return odd(x, at, "more passes are alive than were counted");
+        return refuse_line(x, at, "more passes are alive than were counted");
     pass->work = idle[0];
     memmove(idle, idle + 1, (size_t)--x->nidle[pass->kind]);
     return DP_OK;
@@ -307,20 +307,20 @@ static dp_status_t take_regained(dp__writer_t *x, int32_t at, dp__step_pass_t *p
     if (pass->op == DP_OP_F || !x->stages[pass->chunk].regains)
         return DP_OK;
     if (pass->op == DP_OP_W && backward < 0)
-        return odd(x, at, "a weight gradient stands before its backward for the input");
+        return refuse_line(x, at, "a weight gradient stands before its backward for the input");
     if (pass->op == DP_OP_W) {
         pass->regained = x->out->passes[backward].regained;
         return DP_OK;
     }
     if (x->nidle_regained == 0)
-        return odd(x, at, "more backwards are alive than were counted");
+        return refuse_line(x, at, "more backwards are alive than were counted");
     pass->regained = x->idle_regained[x->first_idle];
     x->first_idle = (x->first_idle + 1) % x->out->regained;
     x->nidle_regained--;
     return DP_OK;
 }
 
-static dp_status_t begin(dp__writer_t *x, int32_t at, const dp__instr_pass_t *use, int32_t beside)
+static dp_status_t open_pass(dp__writer_t *x, int32_t at, const dp__instr_pass_t *use, int32_t beside)
 {
     dp__step_pass_t *pass = &x->out->passes[x->out->npasses];
     dp_status_t status = DP_OK;
@@ -336,7 +336,7 @@ static dp_status_t begin(dp__writer_t *x, int32_t at, const dp__instr_pass_t *us
                               .dest = -1};
     if (pass->slot < 0 ||
         pass->slot >= x->program->activation_slots[(size_t)x->rank * (size_t)x->program->chunks + (size_t)pass->chunk])
-        return odd(x, at, "its activation slot is outside those announced");
+        return refuse_line(x, at, "its activation slot is outside those announced");
     status = take_regained(x, at, pass);
     if (pass->op != DP_OP_W && status >= 0) {
         status = take_work(x, at, pass);
@@ -351,7 +351,7 @@ static dp_status_t begin(dp__writer_t *x, int32_t at, const dp__instr_pass_t *us
 }
 
 /* Its memory is idle, and so is the slot of a bend that it has read. */
-static void end(dp__writer_t *x, const dp__step_pass_t *pass)
+static void give_back_work(dp__writer_t *x, const dp__step_pass_t *pass)
 {
     if (pass->op != DP_OP_W)
         x->idle[pass->kind][x->nidle[pass->kind]++] = pass->work;
@@ -366,13 +366,13 @@ static void give_regained(dp__writer_t *x, const dp__step_pass_t *backward)
 }
 
 /* A send follows what made its data; which buffer that wrote is known from here on. */
-static dp_status_t claim(dp__writer_t *x, int32_t at)
+static dp_status_t claim_operation(dp__writer_t *x, int32_t at)
 {
     const dp_instr_t *instr = &x->instrs[at];
     int32_t maker = *made_by(x, instr->op, instr->chunk, instr->microbatch);
 
     if (maker < 0)
-        return odd(x, at, "a send stands before its data are made");
+        return refuse_line(x, at, "a send stands before its data are made");
     x->out->passes[maker].dest = instr->channel;
     x->out->passes[maker].dest_at = instr->number;
     return DP_OK;
@@ -392,7 +392,7 @@ static dp_status_t open_operation(dp__writer_t *x, int32_t at, const char *order
     x->step = 0;
     x->nsteps = dp__braid_order(order, passes, n, stages, x->steps, x->scratch);
     if (x->nsteps < 0)
-        return odd(x, at, "the written order of its braid has not one letter for every segment of each pass");
+        return refuse_line(x, at, "the written order of its braid has not one letter for every segment of each pass");
     for (int32_t k = 0; k < x->nsteps; k++)
         x->last[x->steps[k].pass] = k;
     return DP_OK;
@@ -404,7 +404,7 @@ static dp_status_t put_steps(dp__writer_t *x, int32_t at, int32_t until)
         int32_t pass = x->pass_of[x->steps[x->step].pass];
 
         if (pass < 0)
-            return odd(x, at, "a pass of its braid has not begun that comes before it in the order");
+            return refuse_line(x, at, "a pass of its braid has not begun that comes before it in the order");
         put_segment(x, pass, x->steps[x->step].op, x->steps[x->step].segment);
     }
     return DP_OK;
@@ -416,11 +416,12 @@ static void end_slot(dp__writer_t *x, int32_t number)
 
     if (pass->op != DP_OP_B && pass->op != DP_OP_W)
         return;
-    record(x, DP_LANE_COMPUTE, slot_end(x, pass));
+    put_record(x, DP_LANE_COMPUTE, slot_end(x, pass));
     if (pass->regained < 0)
         return;
-    follow(x, DP_LANE_COMPUTE, lane_of(&x->stages[pass->chunk], 0)); /* where its I ended */
-    record(x, DP_LANE_COMPUTE, regained_end(x, pass));
+    /* where its I ended */
+    follow_lane(x, DP_LANE_COMPUTE, lane_of_pass(&x->stages[pass->chunk], 0));
+    put_record(x, DP_LANE_COMPUTE, regained_end(x, pass));
 }
 
 /* A whole operation: its passes are the next ones. */
@@ -464,14 +465,14 @@ static dp_status_t put_line(dp__writer_t *x, int32_t at, int32_t *next)
     dp_status_t status = DP_OK;
 
     if (place < 0)
-        return odd(x, at, "its braid has no such pass");
+        return refuse_line(x, at, "its braid has no such pass");
     if (x->braid != instr->number)
         status = open_operation(x, at, braid->order, braid->passes, braid->npasses);
     x->braid = instr->number;
     if (status < 0)
         return status;
     if (starts != (x->pass_of[place] < 0))
-        return odd(x, at, starts ? "its pass has begun before" : "its pass has not begun");
+        return refuse_line(x, at, starts ? "its pass has begun before" : "its pass has not begun");
     if (starts) {
         x->pass_of[place] = (*next)++;
         return DP_OK;
@@ -489,11 +490,11 @@ static void put_send(dp__writer_t *x, const dp_instr_t *instr)
     const dp__step_pass_t *pass = &x->out->passes[maker];
     const dp__stage_shape_t *stage = &x->stages[pass->chunk];
     bool in_lane = x->in_lane != NULL && x->in_lane[pass->dest];
-    int stream = in_lane ? lane_of(stage, pass->op == DP_OP_F ? stage->nsegments - 1 : 0) : DP_LANE_P2P;
+    int stream = in_lane ? lane_of_pass(stage, pass->op == DP_OP_F ? stage->nsegments - 1 : 0) : DP_LANE_P2P;
 
-    wait(x, stream, ready(x, pass->dest, pass->dest_at));
-    put(x, DP__SEND, stream, maker);
-    record(x, stream, free_again(x, pass->dest, pass->dest_at));
+    put_wait(x, stream, ready_event(x, pass->dest, pass->dest_at));
+    append_command(x, DP__SEND, stream, maker);
+    put_record(x, stream, free_again(x, pass->dest, pass->dest_at));
 }
 
 static dp_status_t put_bundle(dp__writer_t *x, int32_t at, int32_t *count_out)
@@ -506,22 +507,22 @@ static dp_status_t put_bundle(dp__writer_t *x, int32_t at, int32_t *count_out)
     int stream = DP_LANE_COUNT + transfer;
 
     if (transfer < 0)
-        return odd(x, at, "a transfer with a rank that is no neighbour");
+        return refuse_line(x, at, "a transfer with a rank that is no neighbour");
     while (at + n < x->ninstrs && instr[n].kind == instr->kind && instr[n].bundle == instr->bundle &&
            instr[n].peer == instr->peer)
         n++;
     if (n > INT16_MAX)
-        return odd(x, at, "a bundle with more messages than there are channels");
+        return refuse_line(x, at, "a bundle with more messages than there are channels");
     for (int32_t i = 0; i < n && sends; i++)
-        wait(x, stream, ready(x, instr[i].channel, instr[i].number));
+        put_wait(x, stream, ready_event(x, instr[i].channel, instr[i].number));
     put_command(x, (dp__command_t){.kind = DP__BUNDLE, .stream = (uint8_t)stream, .count = (int16_t)n, .at = at});
     for (int32_t i = 0; i < n; i++)
-        record(x, stream, (sends ? free_again : ready)(x, instr[i].channel, instr[i].number));
+        put_record(x, stream, (sends ? free_again : ready_event)(x, instr[i].channel, instr[i].number));
     *count_out = n;
     return DP_OK;
 }
 
-static dp_status_t put_all(dp__writer_t *x)
+static dp_status_t put_lines(dp__writer_t *x)
 {
     int32_t next = 0, count;
     dp_status_t status = DP_OK;
@@ -536,8 +537,8 @@ static dp_status_t put_all(dp__writer_t *x)
         } else if (instr->kind == DP_INSTR_COMPUTE) {
             status = put_whole(x, i, &next);
         } else if (instr->kind == DP_INSTR_REDUCE) {
-            follow(x, DP_LANE_REDUCE, DP_LANE_COMPUTE);
-            put(x, DP__REDUCE, DP_LANE_REDUCE, instr->chunk);
+            follow_lane(x, DP_LANE_REDUCE, DP_LANE_COMPUTE);
+            append_command(x, DP__REDUCE, DP_LANE_REDUCE, instr->chunk);
         } else if (x->program->transport == DP_TRANSPORT_BUNDLES) {
             status = put_bundle(x, i, &count);
         } else if (instr->kind == DP_INSTR_SEND) {
@@ -628,11 +629,11 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n)
     int passes = dp__instr_passes(instr, use);
 
     if (instr->op > DP_OP_FB)
-        return odd(x, at, "no such operation");
+        return refuse_line(x, at, "no such operation");
     for (int k = 0; k < passes; k++)
         if (use[k].chunk < 0 || use[k].chunk >= x->program->chunks || use[k].microbatch < 0 ||
             use[k].microbatch >= x->microbatches)
-            return odd(x, at, "chunk or micro-batch out of range");
+            return refuse_line(x, at, "chunk or micro-batch out of range");
     for (int k = 0; k < passes && dp__instr_begins(instr); k++) {
         x->npasses++;
         if ((use[k].kind == DP_OP_I || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].regains)
@@ -677,7 +678,7 @@ static dp_status_t count_memory(dp__writer_t *x, dp__census_t *n)
     return status;
 }
 
-static dp_status_t measure(dp__writer_t *x)
+static dp_status_t measure_plan(dp__writer_t *x)
 {
     const dp_program_t *p = x->program;
     int32_t *held = dp__calloc(2 * (size_t)p->nchannels + 1, sizeof(*held));
@@ -729,7 +730,7 @@ static int32_t number_events(dp__writer_t *x)
     return n;
 }
 
-static dp_status_t make_room(dp__writer_t *x)
+static dp_status_t allocate_plan(dp__writer_t *x)
 {
     size_t channels = (size_t)x->program->nchannels + 1, places = (size_t)x->program->chunks * (size_t)x->microbatches;
     size_t buffers = 0;
@@ -775,19 +776,19 @@ static dp_status_t find_passes(dp__writer_t *x)
         operation += dp__instr_begins(instr) && (!starts || instr->number != braid);
         braid = starts ? instr->number : dp__instr_begins(instr) ? -1 : braid;
         for (int k = 0; k < n && status >= 0 && dp__instr_begins(instr); k++)
-            status = begin(x, i, &use[k], n > 1 || starts ? operation : 0);
+            status = open_pass(x, i, &use[k], n > 1 || starts ? operation : 0);
         for (int k = 0; k < n && status >= 0 && instr->kind == DP_INSTR_COMPUTE; k++) {
             int32_t number = *made_by(x, use[k].kind == DP_OP_F ? DP_OP_F : DP_OP_B, use[k].chunk, use[k].microbatch);
 
             if (number < 0)
-                return odd(x, i, "it has not begun");
+                return refuse_line(x, i, "it has not begun");
             if (use[k].kind != DP_OP_W)
-                end(x, &x->out->passes[number]);
+                give_back_work(x, &x->out->passes[number]);
             if (use[k].kind == DP_OP_B || use[k].kind == DP_OP_W)
                 give_regained(x, &x->out->passes[number]);
         }
         if (instr->kind == DP_INSTR_SEND)
-            status = claim(x, i);
+            status = claim_operation(x, i);
     }
     return status;
 }
@@ -811,13 +812,13 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
         return dp_fail(DP_ERR_REJECTED, "rank %d of the pipeline has more than two neighbours", rank);
     for (int32_t c = 0; c < program->chunks; c++)
         x.most_segments = stages[c].nsegments > x.most_segments ? stages[c].nsegments : x.most_segments;
-    status = measure(&x);
+    status = measure_plan(&x);
     if (status >= 0)
-        status = make_room(&x);
+        status = allocate_plan(&x);
     if (status >= 0)
         status = find_passes(&x);
     if (status >= 0)
-        status = put_all(&x);
+        status = put_lines(&x);
     if (status >= 0 && x.no_memory)
         status = dp_fail(DP_ERR_NOMEM, "commands: no memory for those of rank %d", rank);
     if (status >= 0)

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static int32_t number(const dp_schedule_t *s, dp__edges_t *x, dp_channel_t *channels)
+static int32_t number_channels(const dp_schedule_t *s, dp__edges_t *x, dp_channel_t *channels)
 {
     int32_t count = 0;
 
@@ -53,7 +53,7 @@ dp_status_t dp__edges_create(const dp_schedule_t *schedule, dp__edges_t *edges, 
     for (int32_t r = 0; r < schedule->ranks; r++)
         for (int32_t c = 0; c < schedule->chunks; c++)
             dp_schedule_place(schedule, r, c, &edges->place[r * schedule->chunks + c]);
-    *count_out = number(schedule, edges, channels);
+    *count_out = number_channels(schedule, edges, channels);
     return DP_OK;
 }
 

@@ -28,7 +28,7 @@ typedef struct dp__inspection {
     const dp_instr_t *instr;
 } dp__inspection_t;
 
-static dp_status_t refuse(const dp__inspection_t *x, const char *why)
+static dp_status_t refuse_line(const dp__inspection_t *x, const char *why)
 {
     char text[160];
 
@@ -110,11 +110,11 @@ static dp_status_t check_bundle(dp__inspection_t *x)
     const dp_instr_t *i = x->instr;
 
     if (x->v->program->transport == DP_TRANSPORT_CREDITS)
-        return i->bundle == -1 ? DP_OK : refuse(x, "it names a bundle, but one-sided transfers form none");
+        return i->bundle == -1 ? DP_OK : refuse_line(x, "it names a bundle, but one-sided transfers form none");
     if (i->bundle < 0 || i->bundle < x->bundle || i->bundle > x->bundle + 1)
-        return refuse(x, "bundles must rise one by one from 0");
+        return refuse_line(x, "bundles must rise one by one from 0");
     if (i->bundle == x->bundle && (i[-1].bundle != i->bundle || i[-1].kind != i->kind || i[-1].peer != i->peer))
-        return refuse(x, "its bundle holds something else than neighbours of one direction between two ranks");
+        return refuse_line(x, "its bundle holds something else than neighbours of one direction between two ranks");
     x->bundle = i->bundle;
     return DP_OK;
 }
@@ -127,18 +127,18 @@ static dp_status_t check_transfer(dp__inspection_t *x, bool sends, int32_t *done
     const dp_channel_t *c;
 
     if (i->channel < 0 || i->channel >= p->nchannels)
-        return refuse(x, "no such channel");
+        return refuse_line(x, "no such channel");
     c = &p->channels[i->channel];
     if (c->src == c->dst)
-        return refuse(x, "its channel is a bend inside one rank, which has no transfers");
+        return refuse_line(x, "its channel is a bend inside one rank, which has no transfers");
     if (x->rank != (sends ? c->src : c->dst) || i->chunk != (sends ? c->src_chunk : c->dst_chunk) || i->op != c->op)
-        return refuse(x, "its channel belongs to another chunk");
+        return refuse_line(x, "its channel belongs to another chunk");
     if (i->peer != (sends ? c->dst : c->src))
-        return refuse(x, "its channel ends at another rank");
+        return refuse_line(x, "its channel ends at another rank");
     if (i->microbatch < 0 || i->microbatch >= x->v->microbatches)
-        return refuse(x, "micro-batch out of range");
+        return refuse_line(x, "micro-batch out of range");
     if (i->number != done[i->channel] || i->number >= c->messages)
-        return refuse(x, "it is not the next message of its channel");
+        return refuse_line(x, "it is not the next message of its channel");
     done[i->channel]++;
     at[x->v->message_first[i->channel] + i->number] = x->position;
     return check_bundle(x);
@@ -154,7 +154,7 @@ static dp_status_t inspect_send(dp__inspection_t *x)
         return status;
     if ((i->op == DP_OP_F ? index->forward : index->backward)[dp__index_at(index, x->rank, i->chunk, i->microbatch)] <
         0)
-        return refuse(x, "the operation that makes its data has not run yet");
+        return refuse_line(x, "the operation that makes its data has not run yet");
     return DP_OK;
 }
 
@@ -173,33 +173,33 @@ static dp_status_t consume_bend(const dp__inspection_t *x, const dp_channel_t *c
     int32_t at = made[dp__index_at(index, x->rank, c->src_chunk, part->microbatch)];
 
     if (at < 0 || at >= x->position)
-        return refuse(x, "the operation of this rank that makes its input has not run yet");
+        return refuse_line(x, "the operation of this rank that makes its input has not run yet");
     return DP_OK;
 }
 
 /* One input of an operation: nothing, a bend, or a message that was received for it. */
-static dp_status_t consume(dp__inspection_t *x, const dp__part_t *part, int32_t in)
+static dp_status_t consume_input(dp__inspection_t *x, const dp__part_t *part, int32_t in)
 {
     int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
     const dp_instr_t *recv;
     const dp_channel_t *c;
 
     if (channel < 0)
-        return in == -1 ? DP_OK : refuse(x, "it names a receive, but an end of the path has none");
+        return in == -1 ? DP_OK : refuse_line(x, "it names a receive, but an end of the path has none");
     c = &x->v->program->channels[channel];
     if (c->src == c->dst) {
         if (in != -1)
-            return refuse(x, "it names a receive, but its input is made on this rank");
+            return refuse_line(x, "it names a receive, but its input is made on this rank");
         x->consumed[channel]++;
         return consume_bend(x, c, part);
     }
     if (in < 0 || in >= x->position)
-        return refuse(x, "no receive stands above it for its input");
+        return refuse_line(x, "no receive stands above it for its input");
     recv = dp__instr(x->v->program, x->rank, in);
     if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->microbatch != part->microbatch)
-        return refuse(x, "the receive that it names carries something else");
+        return refuse_line(x, "the receive that it names carries something else");
     if (recv->number != x->consumed[channel])
-        return refuse(x, "it consumes the messages of its channel out of order");
+        return refuse_line(x, "it consumes the messages of its channel out of order");
     x->v->release_at[x->v->message_first[channel] + x->consumed[channel]++] = x->position;
     return DP_OK;
 }
@@ -216,7 +216,7 @@ static dp_status_t fill_bend(dp__inspection_t *x, const dp__part_t *part)
     if (c->src != c->dst)
         return DP_OK;
     if (++x->sent[channel] - x->consumed[channel] > c->slots)
-        return refuse(x, "all slots of the bend inside this rank are still in use");
+        return refuse_line(x, "all slots of the bend inside this rank are still in use");
     return DP_OK;
 }
 
@@ -225,9 +225,9 @@ static dp_status_t take_slot(dp__inspection_t *x, int32_t chunk, int32_t microba
     int64_t first = x->slot_first[chunk_at(x, chunk)];
 
     if (slot < 0 || slot >= x->slot_first[chunk_at(x, chunk) + 1] - first)
-        return refuse(x, "activation slot out of range");
+        return refuse_line(x, "activation slot out of range");
     if (x->slot_owner[first + slot] >= 0)
-        return refuse(x, "its activation slot is still in use by an earlier micro-batch");
+        return refuse_line(x, "its activation slot is still in use by an earlier micro-batch");
     x->slot_owner[first + slot] = microbatch;
     if (++x->activations > x->v->report.peak_activations)
         x->v->report.peak_activations = x->activations;
@@ -239,7 +239,7 @@ static dp_status_t check_slot(const dp__inspection_t *x, int32_t chunk, int32_t 
     int64_t first = x->slot_first[chunk_at(x, chunk)];
 
     if (slot < 0 || slot >= x->slot_first[chunk_at(x, chunk) + 1] - first || x->slot_owner[first + slot] != microbatch)
-        return refuse(x, "its activation slot does not hold its micro-batch");
+        return refuse_line(x, "its activation slot does not hold its micro-batch");
     return DP_OK;
 }
 
@@ -313,9 +313,9 @@ static dp_status_t mark_begun(dp__inspection_t *x)
     bool starts = i->kind == DP_INSTR_START;
 
     if (i->op > DP_OP_W || i->number >= x->v->schedule->nbraids || i->number < 0)
-        return refuse(x, "its braid has no such pass");
+        return refuse_line(x, "its braid has no such pass");
     if (starts != ((*begun & bit) == 0))
-        return refuse(x, starts ? "it has begun before" : "it ends, but has not begun");
+        return refuse_line(x, starts ? "it has begun before" : "it ends, but has not begun");
     *begun ^= bit;
     return DP_OK;
 }
@@ -334,14 +334,14 @@ static dp_status_t check_input(const dp__inspection_t *x, const dp__part_t *part
     const dp_instr_t *recv;
 
     if (c == NULL || c->src == c->dst)
-        return in != -1    ? refuse(x, "it names a receive that it has no use for")
+        return in != -1    ? refuse_line(x, "it names a receive that it has no use for")
                : c != NULL ? consume_bend(x, c, part)
                            : DP_OK;
     if (in < 0 || in >= x->position)
-        return refuse(x, "no receive stands above it for its input");
+        return refuse_line(x, "no receive stands above it for its input");
     recv = dp__instr(x->v->program, x->rank, in);
     if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->microbatch != part->microbatch)
-        return refuse(x, "the receive that it names carries something else");
+        return refuse_line(x, "the receive that it names carries something else");
     return DP_OK;
 }
 
@@ -359,7 +359,7 @@ static dp_status_t inspect_start(dp__inspection_t *x)
         return status;
     n = dp__parts(i->op, i->chunk, i->microbatch, -1, -1, part);
     if (n == 0 && i->in != -1)
-        return refuse(x, "it names a receive that it has no use for");
+        return refuse_line(x, "it names a receive that it has no use for");
     if (n > 0)
         status = fill_bend(x, part);
     if (status >= 0 && n > 0)
@@ -385,11 +385,11 @@ static dp_status_t inspect_compute(dp__inspection_t *x)
         return status;
     n = dp__parts(i->op, i->chunk, i->microbatch, i->chunk2, i->microbatch2, part);
     if ((n < 1 && i->in != -1) || (n < 2 && i->in2 != -1))
-        return refuse(x, "it names a receive that it has no use for");
+        return refuse_line(x, "it names a receive that it has no use for");
     for (int p = 0; p < n && status >= 0 && i->number < 0; p++)
         status = fill_bend(x, &part[p]);
     for (int p = 0; p < n && status >= 0; p++)
-        status = consume(x, &part[p], p == 0 ? i->in : i->in2);
+        status = consume_input(x, &part[p], p == 0 ? i->in : i->in2);
     if (status >= 0)
         status = use_slots(x);
     count_backward(x);
@@ -406,16 +406,16 @@ static dp_status_t inspect_reduce(dp__inspection_t *x)
     int32_t *done = &x->reduced[(size_t)x->rank * (size_t)s->chunks];
 
     if (i->chunk < 0 || i->chunk >= s->chunks)
-        return refuse(x, "no such chunk");
+        return refuse_line(x, "no such chunk");
     if (s->forward_only)
-        return refuse(x, "a forward-only program has no gradients");
+        return refuse_line(x, "a forward-only program has no gradients");
     for (int32_t k = 0; k < x->reductions[x->rank]; k++)
         if (done[k] == i->chunk)
-            return refuse(x, "its chunk was reduced before");
+            return refuse_line(x, "its chunk was reduced before");
     if (x->weights_left[chunk_at(x, i->chunk)] > 0)
-        return refuse(x, "weight gradients of its chunk are still to come");
+        return refuse_line(x, "weight gradients of its chunk are still to come");
     if (i->peer != x->v->edges.place[chunk_at(x, i->chunk)].mirror_rank)
-        return refuse(x, "another rank holds the copy of its stage");
+        return refuse_line(x, "another rank holds the copy of its stage");
     done[x->reductions[x->rank]++] = i->chunk;
     return DP_OK;
 }
@@ -531,7 +531,7 @@ static dp_status_t create_slots(dp__inspection_t *x)
     return DP_OK;
 }
 
-static dp_status_t create(dp__inspection_t *x)
+static dp_status_t create_inspection(dp__inspection_t *x)
 {
     dp__verification_t *v = x->v;
     size_t places = (size_t)v->schedule->ranks * (size_t)v->schedule->chunks;
@@ -567,7 +567,7 @@ dp_status_t dp__inspect(dp__verification_t *v)
         return dp_fail(DP_ERR_REJECTED, "verify: a program for %d ranks x %d chunks, a schedule for %d x %d",
                        v->program->ranks, v->program->chunks, v->schedule->ranks, v->schedule->chunks);
     v->report.ordered_weights = 1;
-    status = create(&x);
+    status = create_inspection(&x);
     if (status >= 0)
         status = inspect_lines(&x);
     dp__free(x.sent);

@@ -19,7 +19,8 @@ typedef struct dp__list_writer {
     dp__event_t *events;              /* BUNDLES */
 } dp__list_writer_t;
 
-static dp_instr_t *add(dp__list_writer_t *x, dp_instr_kind_t kind, int op, int32_t chunk, int32_t microbatch)
+static dp_instr_t *add_instruction(dp__list_writer_t *x, dp_instr_kind_t kind, int op, int32_t chunk,
+                                   int32_t microbatch)
 {
     dp_instr_t *instr = &x->out[x->count++];
 
@@ -40,7 +41,7 @@ static dp_instr_t *add(dp__list_writer_t *x, dp_instr_kind_t kind, int op, int32
     return instr;
 }
 
-static size_t at(const dp__list_writer_t *x, int32_t chunk, int32_t microbatch)
+static size_t place_of(const dp__list_writer_t *x, int32_t chunk, int32_t microbatch)
 {
     return (size_t)chunk * (size_t)x->w->microbatches + (size_t)microbatch;
 }
@@ -49,10 +50,10 @@ static dp_instr_t *add_transfer(dp__list_writer_t *x, dp_instr_kind_t kind, int3
                                 int32_t microbatch)
 {
     const dp_channel_t *c = &x->w->program->channels[channel];
-    dp_instr_t *instr = add(x, kind, c->op, chunk, microbatch);
+    dp_instr_t *instr = add_instruction(x, kind, c->op, chunk, microbatch);
 
     if (kind == DP_INSTR_RECV)
-        x->recv_at[c->op == DP_OP_B][at(x, chunk, microbatch)] = x->count - 1;
+        x->recv_at[c->op == DP_OP_B][place_of(x, chunk, microbatch)] = x->count - 1;
     instr->peer = kind == DP_INSTR_SEND ? c->dst : c->src;
     instr->channel = channel;
     instr->number = dp__number_of(x->w, c->dst, c->dst_chunk, c->op, microbatch);
@@ -68,17 +69,17 @@ static int32_t take_slot(dp__list_writer_t *x, int32_t chunk, int32_t microbatch
     if (x->free_count[chunk] == 0) {
         slot = (*made)++;
     } else {
-        slot = x->free_slots[at(x, chunk, first)];
+        slot = x->free_slots[place_of(x, chunk, first)];
         x->free_first[chunk] = (first + 1) % x->w->microbatches;
         x->free_count[chunk]--;
     }
-    x->slot_of[at(x, chunk, microbatch)] = slot;
+    x->slot_of[place_of(x, chunk, microbatch)] = slot;
     return slot;
 }
 
 static void give_slot(dp__list_writer_t *x, int32_t chunk, int32_t slot)
 {
-    x->free_slots[at(x, chunk, (x->free_first[chunk] + x->free_count[chunk]++) % x->w->microbatches)] = slot;
+    x->free_slots[place_of(x, chunk, (x->free_first[chunk] + x->free_count[chunk]++) % x->w->microbatches)] = slot;
 }
 
 /* The channel from, or to, another rank that a part has to do with; -1: none. */
@@ -98,14 +99,14 @@ static int32_t channel_out(const dp__list_writer_t *x, const dp__part_t *part)
 
 static int32_t input_of(const dp__list_writer_t *x, const dp__part_t *part)
 {
-    return channel_in(x, part) < 0 ? -1 : x->recv_at[part->op == DP_OP_B][at(x, part->chunk, part->microbatch)];
+    return channel_in(x, part) < 0 ? -1 : x->recv_at[part->op == DP_OP_B][place_of(x, part->chunk, part->microbatch)];
 }
 
 static void add_compute(dp__list_writer_t *x, const dp_op_t *op)
 {
     bool starts = dp__op_starts(op), braided = op->chunk2 < 0 && op->microbatch2 >= 0;
     int kind = op->kind % DP__OP_START;
-    dp_instr_t *instr = add(x, starts ? DP_INSTR_START : DP_INSTR_COMPUTE, kind, op->chunk, op->microbatch);
+    dp_instr_t *instr = add_instruction(x, starts ? DP_INSTR_START : DP_INSTR_COMPUTE, kind, op->chunk, op->microbatch);
     bool begins = (kind == DP_OP_F || kind == DP_OP_FB) && starts == braided;
     dp__part_t part[2];
     int parts = dp__parts(kind, op->chunk, op->microbatch, op->chunk2, op->microbatch2, part);
@@ -113,9 +114,9 @@ static void add_compute(dp__list_writer_t *x, const dp_op_t *op)
     instr->chunk2 = op->chunk2;
     instr->microbatch2 = braided ? -1 : op->microbatch2;
     instr->number = braided ? op->microbatch2 : -1;
-    instr->slot = begins ? take_slot(x, op->chunk, op->microbatch) : x->slot_of[at(x, op->chunk, op->microbatch)];
+    instr->slot = begins ? take_slot(x, op->chunk, op->microbatch) : x->slot_of[place_of(x, op->chunk, op->microbatch)];
     if (op->kind == DP_OP_FB)
-        instr->slot2 = x->slot_of[at(x, op->chunk2, op->microbatch2)];
+        instr->slot2 = x->slot_of[place_of(x, op->chunk2, op->microbatch2)];
     if (parts > 0)
         instr->in = input_of(x, &part[0]);
     if (parts > 1)
@@ -133,7 +134,7 @@ static void add_reduction(dp__list_writer_t *x, int32_t chunk)
 {
     size_t place = (size_t)x->rank * (size_t)x->w->schedule->chunks + (size_t)chunk;
 
-    add(x, DP_INSTR_REDUCE, 0, chunk, -1)->peer = x->w->edges.place[place].mirror_rank;
+    add_instruction(x, DP_INSTR_REDUCE, 0, chunk, -1)->peer = x->w->edges.place[place].mirror_rank;
 }
 
 /* ---- CREDITS: transfers stand at the operations that make and use their data ---- */
@@ -150,7 +151,7 @@ static void add_receives(dp__list_writer_t *x, const dp_op_t *op)
             (void)add_transfer(x, DP_INSTR_RECV, channel_in(x, &part[p]), part[p].chunk, part[p].microbatch);
 }
 
-/* By channel: both ends list what is made at the same moment in one order. */
+/* By channel: both ends list what is made at the same logical time in one order. */
 static void add_sends(dp__list_writer_t *x, const dp_op_t *op)
 {
     dp__part_t part[2];
@@ -196,7 +197,7 @@ static void write_for_credits(dp__list_writer_t *x)
     }
 }
 
-/* ---- BUNDLES: whatever takes others to end stands where its moment falls ---- */
+/* ---- BUNDLES: whatever takes others to end stands where its logical time falls ---- */
 
 static void add_event(dp__list_writer_t *x, const dp__event_t *event, bool with_the_one_before)
 {
@@ -211,13 +212,14 @@ static void add_event(dp__list_writer_t *x, const dp__event_t *event, bool with_
 static void write_for_bundles(dp__list_writer_t *x)
 {
     const dp_schedule_t *s = x->w->schedule;
-    int32_t ops = dp__rank_ops(s, x->rank), count = dp__moments_of_rank(x->w, x->rank, x->events), next = 0;
+    int32_t ops = dp__rank_ops(s, x->rank), count = dp__logical_times_of_rank(x->w, x->rank, x->events), next = 0;
 
     for (int32_t position = 0; position <= ops; position++) {
         for (; next < count && x->events[next].before == position; next++) {
             const dp__event_t *e = &x->events[next];
 
-            add_event(x, e, next > 0 && e[-1].moment == e->moment && e[-1].src == e->src && e[-1].dst == e->dst);
+            add_event(x, e,
+                      next > 0 && e[-1].logical_time == e->logical_time && e[-1].src == e->src && e[-1].dst == e->dst);
         }
         if (position < ops)
             add_compute(x, &s->ops[s->first[x->rank] + position]);

@@ -114,7 +114,7 @@ static dp_status_t survey_ranks(dp__survey_t *x)
     return status;
 }
 
-static dp_status_t survey(dp__lowering_t *w)
+static dp_status_t survey_schedule(dp__lowering_t *w)
 {
     dp_program_t *program = w->program;
     size_t channels = (size_t)program->nchannels;
@@ -160,29 +160,29 @@ static dp_status_t create_program(dp__lowering_t *w, dp_transport_t transport)
     return dp__edges_create(s, &w->edges, program->channels, &program->nchannels);
 }
 
-static void clear(dp__lowering_t *w)
+static void clear_lowering(dp__lowering_t *w)
 {
     for (int op = 0; op < 2; op++) {
         dp__free(w->number[op]);
-        dp__free(w->moment[op]);
+        dp__free(w->logical_time[op]);
     }
     dp__reductions_clear(&w->reductions);
     dp__edges_clear(&w->edges);
     dp__replay_clear(&w->replay);
 }
 
-static dp_status_t lower(dp__lowering_t *w, dp_transport_t transport)
+static dp_status_t lower_schedule(dp__lowering_t *w, dp_transport_t transport)
 {
     dp_status_t status = dp__replay_run(w->schedule, &w->replay);
 
     if (status >= 0)
         status = create_program(w, transport);
     if (status >= 0)
-        status = survey(w);
+        status = survey_schedule(w);
     if (status >= 0 && !w->schedule->forward_only)
         status = dp__reductions_find(w);
     if (status >= 0 && transport == DP_TRANSPORT_BUNDLES)
-        status = dp__moments_find(w);
+        status = dp__logical_times_find(w);
     return status < 0 ? status : dp__instructions_write(w);
 }
 
@@ -220,8 +220,8 @@ dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_optio
     status = dp__schedule_plain(schedule, &w.schedule);
     if (status < 0)
         return status;
-    status = lower(&w, o.transport);
-    clear(&w);
+    status = lower_schedule(&w, o.transport);
+    clear_lowering(&w);
     dp__schedule_plain_free(schedule, w.schedule);
     if (status < 0) {
         dp_program_free(w.program);

@@ -13,12 +13,12 @@ typedef struct dp__reductions {
     int32_t *after; /* by chunk: operation that its REDUCE follows under CREDITS */
     /* chunks of a rank in the order of their reductions, the same on both holders of a stage */
     int32_t *order;
-    int64_t *moment; /* by chunk: when all holders are ready */
+    int64_t *logical_time; /* by chunk: when all holders are ready */
 } dp__reductions_t;
 
-/* BUNDLES: something that takes two ranks to end, at its moment. */
+/* BUNDLES: something that takes two ranks to end, at its logical time. */
 typedef struct dp__event {
-    int64_t moment;
+    int64_t logical_time;
     uint8_t kind;     /* DP_INSTR_SEND, RECV or REDUCE */
     int32_t src, dst; /* REDUCE: behind all ranks, and its place in their order */
     int32_t channel, chunk, microbatch;
@@ -33,8 +33,8 @@ typedef struct dp__lowering {
     dp__edges_t edges;
     /* lower.c: [place] number of the message that F, or B or I, consumes */
     int32_t *number[2];
-    /* moments.c: the same places: when that message is made and has a slot */
-    int64_t *moment[2];
+    /* logical_times.c: the same places: when that message is made and has a slot */
+    int64_t *logical_time[2];
     dp__reductions_t reductions; /* reductions.c */
 } dp__lowering_t;
 
@@ -54,10 +54,10 @@ static inline int32_t dp__number_of(const dp__lowering_t *w, int32_t rank, int32
     return w->number[op == DP_OP_B][dp__index_at(&w->replay.index, rank, chunk, microbatch)];
 }
 
-/* moments.c: the moments of all messages; what a rank has to do with others in the order of its
- * list: returns how many, at most 4 * chunks * microbatches + chunks. */
-dp_status_t dp__moments_find(dp__lowering_t *w);
-int32_t dp__moments_of_rank(const dp__lowering_t *w, int32_t rank, dp__event_t *events);
+/* logical_times.c: the logical times of all messages; what a rank has to do with others in the
+ * order of its list: returns how many, at most 4 * chunks * microbatches + chunks. */
+dp_status_t dp__logical_times_find(dp__lowering_t *w);
+int32_t dp__logical_times_of_rank(const dp__lowering_t *w, int32_t rank, dp__event_t *events);
 
 /* reductions.c */
 dp_status_t dp__reductions_find(dp__lowering_t *w);

@@ -18,17 +18,17 @@ typedef struct dp__braid {
     int32_t count;
 } dp__braid_t;
 
-static void f(dp__braid_t *x, int32_t segment)
+static void put_forward(dp__braid_t *x, int32_t segment)
 {
     x->out[x->count++] = (dp__pair_step_t){DP_OP_F, (int16_t)segment};
 }
 
-static void i(dp__braid_t *x, int32_t segment)
+static void put_backward_input(dp__braid_t *x, int32_t segment)
 {
     x->out[x->count++] = (dp__pair_step_t){DP_OP_I, (int16_t)segment};
 }
 
-static void w(dp__braid_t *x, int32_t segment)
+static void put_backward_weight(dp__braid_t *x, int32_t segment)
 {
     if (x->backward[segment].has_weight)
         x->out[x->count++] = (dp__pair_step_t){DP_OP_W, (int16_t)segment};
@@ -41,7 +41,7 @@ static bool is_layer(const dp__segment_shape_t *s)
 }
 
 /* The layers at segments a of the forward's and b of the backward's list; -1: there is none. */
-static void braid(dp__braid_t *x, int32_t a, int32_t b)
+static void braid_layers(dp__braid_t *x, int32_t a, int32_t b)
 {
     static const struct {
         uint8_t pass, segment;
@@ -54,13 +54,13 @@ static void braid(dp__braid_t *x, int32_t a, int32_t b)
         int32_t segment = order[k].segment;
 
         if (order[k].pass == DP_OP_F && a >= 0)
-            f(x, a + segment);
+            put_forward(x, a + segment);
         else if (order[k].pass == DP_OP_W && b >= 0)
-            w(x, b + segment);
+            put_backward_weight(x, b + segment);
         else if (order[k].pass == DP_OP_I && b >= 0) {
-            i(x, b + segment);
+            put_backward_input(x, b + segment);
             if (segment == COMBINE || segment == DISPATCH)
-                w(x, b + segment);
+                put_backward_weight(x, b + segment);
         }
     }
 }
@@ -76,18 +76,18 @@ int32_t dp__pair_order(const dp__segment_shape_t *forward, int32_t nf, const dp_
         bool layer_b = b >= LAYER && is_layer(&backward[b - LAYER]);
 
         if ((layer_f && layer_b) || (layer_f && b == 0) || (layer_b && a == nf)) {
-            braid(&x, layer_f ? a : -1, layer_b ? b - LAYER : -1);
+            braid_layers(&x, layer_f ? a : -1, layer_b ? b - LAYER : -1);
             a += layer_f ? LAYER : 0;
             b -= layer_b ? LAYER : 0;
             continue;
         }
         /* other segments, until both sides stand at a layer */
         if (b > 0 && !layer_b) {
-            i(&x, --b);
-            w(&x, b);
+            put_backward_input(&x, --b);
+            put_backward_weight(&x, b);
         }
         if (a < nf && !layer_f)
-            f(&x, a++);
+            put_forward(&x, a++);
     }
     return x.count;
 }

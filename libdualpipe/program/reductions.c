@@ -20,13 +20,13 @@ static int64_t chunk_ready(const dp__lowering_t *w, int32_t rank, int32_t chunk,
 
 /* Ordered by the time at which the last holder is ready, then by stage: both holders get the same
  * answer. */
-static void find_on_rank(dp__lowering_t *w, int32_t rank)
+static void find_reductions_of_rank(dp__lowering_t *w, int32_t rank)
 {
     int32_t chunks = w->schedule->chunks;
     size_t row = (size_t)rank * (size_t)chunks;
     const dp_place_t *place = w->edges.place + row;
     int32_t *order = w->reductions.order + row, *after = w->reductions.after + row, latest = 0;
-    int64_t *ready = w->reductions.moment + row;
+    int64_t *ready = w->reductions.logical_time + row;
 
     for (int32_t c = 0; c < chunks; c++) {
         int32_t k, ignored;
@@ -59,11 +59,11 @@ dp_status_t dp__reductions_find(dp__lowering_t *w)
 
     r->after = dp__calloc(places, sizeof(*r->after));
     r->order = dp__calloc(places, sizeof(*r->order));
-    r->moment = dp__calloc(places, sizeof(*r->moment));
-    if (r->after == NULL || r->order == NULL || r->moment == NULL)
+    r->logical_time = dp__calloc(places, sizeof(*r->logical_time));
+    if (r->after == NULL || r->order == NULL || r->logical_time == NULL)
         return dp_fail(DP_ERR_NOMEM, "program: no memory for the reductions of %d ranks", w->schedule->ranks);
     for (int32_t rank = 0; rank < w->schedule->ranks; rank++)
-        find_on_rank(w, rank);
+        find_reductions_of_rank(w, rank);
     return DP_OK;
 }
 
@@ -71,5 +71,5 @@ void dp__reductions_clear(dp__reductions_t *reductions)
 {
     dp__free(reductions->after);
     dp__free(reductions->order);
-    dp__free(reductions->moment);
+    dp__free(reductions->logical_time);
 }

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static int32_t cost(const void *context, int32_t rank, int32_t position)
+static int32_t replay_cost(const void *context, int32_t rank, int32_t position)
 {
     static const int32_t costs[2 * DP__OP_START] = {
         [DP_OP_F] = 1, [DP_OP_B] = 2, [DP_OP_I] = 1, [DP_OP_W] = 1, [DP_OP_FB] = 3};
@@ -31,7 +31,7 @@ dp_status_t dp__replay_run(const dp_schedule_t *schedule, dp__replay_t *replay)
     replay->end = dp__calloc((size_t)operations, sizeof(*replay->end));
     if (replay->end == NULL)
         return dp_fail(DP_ERR_NOMEM, "program: no memory for %lld operations", (long long)operations);
-    replay->dataflow.flow.cost = cost;
+    replay->dataflow.flow.cost = replay_cost;
     replay->dataflow.flow.first = schedule->first;
     replay->dataflow.flow.end = replay->end;
     return dp__flow_prove(&replay->dataflow.flow, "verify");
@@ -46,7 +46,7 @@ void dp__replay_clear(dp__replay_t *replay)
 
 int64_t dp__replay_start(const dp__replay_t *replay, int32_t rank, int32_t position)
 {
-    return replay->end[replay->schedule->first[rank] + position] - cost(&replay->dataflow, rank, position);
+    return replay->end[replay->schedule->first[rank] + position] - replay_cost(&replay->dataflow, rank, position);
 }
 
 int64_t dp__replay_made(const dp__replay_t *replay, int32_t rank, int32_t chunk, int op, int32_t microbatch)

@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "base/sized.h"
 
-static void clear(dp__verification_t *v)
+static void clear_verification(dp__verification_t *v)
 {
     dp__index_clear(&v->index);
     dp__edges_clear(&v->edges);
@@ -31,7 +31,7 @@ dp_status_t dp_program_verify(const dp_program_t *program, dp_verify_report_t *r
     status = dp__inspect(&v);
     if (status >= 0)
         status = dp__prove(&v);
-    clear(&v);
+    clear_verification(&v);
     if (report_out != NULL)
         dp_sized_put(report_out, &v.report);
     return status;

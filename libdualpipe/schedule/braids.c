@@ -34,7 +34,7 @@ static dp_status_t check_braid(const dp_braid_t *braid)
 }
 
 /* Room doubles at powers of two. */
-static dp_status_t grow(dp_schedule_t *schedule)
+static dp_status_t grow_braids(dp_schedule_t *schedule)
 {
     int32_t n = schedule->nbraids;
     dp_braid_t *grown;
@@ -60,7 +60,7 @@ dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *bra
     size_t bytes;
 
     if (status >= 0)
-        status = grow(schedule);
+        status = grow_braids(schedule);
     if (status < 0)
         return status;
     order = braid->order != NULL ? braid->order : "canonical";

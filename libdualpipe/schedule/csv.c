@@ -111,7 +111,7 @@ static dp_status_t scan_row(dp__csv_t *c, const dp__line_t *row, dp__action_fn e
 }
 
 /* Calls `each` for every operation. Empty lines at the end of the file are no ranks. */
-static dp_status_t scan(dp__csv_t *c, dp__action_fn each)
+static dp_status_t scan_rows(dp__csv_t *c, dp__action_fn each)
 {
     dp__lines_t lines = {.name = c->name, .rest = {c->text, c->bytes}};
     dp_status_t status = DP_OK;
@@ -128,7 +128,8 @@ static dp_status_t scan(dp__csv_t *c, dp__action_fn each)
     return status;
 }
 
-static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__cell_t *a)
+static dp_status_t survey_action(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
+                                 const dp__cell_t *a)
 {
     int32_t stage = dp__max_int32(a->stage, a->stage2);
 
@@ -144,7 +145,7 @@ static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp_
 
 /* Stages and ranks tell the placement: the last stage of a V lies on the first rank, and two
  * directions put every stage on two ranks. */
-static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t *chunks)
+static dp_status_t find_shape(const dp__csv_t *c, dp_placement_t *placement, int32_t *chunks)
 {
     int32_t stages = c->max_stage + 1;
     bool last_on_first = c->max_stage_of_first == c->max_stage;
@@ -163,7 +164,8 @@ static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t 
     return DP_OK;
 }
 
-static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__cell_t *a)
+static dp_status_t count_operation(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
+                                   const dp__cell_t *a)
 {
     (void)cell;
     (void)text;
@@ -172,7 +174,8 @@ static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__
     return DP_OK;
 }
 
-static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__cell_t *a)
+static dp_status_t fill_operation(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
+                                  const dp__cell_t *a)
 {
     dp_schedule_t *s = c->schedule;
     int32_t rank = (int32_t)row->number - 1, half = s->microbatches / 2;
@@ -198,18 +201,18 @@ static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__s
     return DP_OK;
 }
 
-static dp_status_t build(dp__csv_t *c)
+static dp_status_t build_schedule(dp__csv_t *c)
 {
     dp_placement_t placement = DP_PLACE_LINE;
     int32_t chunks = 1;
-    dp_status_t status = shape(c, &placement, &chunks);
+    dp_status_t status = find_shape(c, &placement, &chunks);
 
     if (status < 0)
         return status;
     c->count = dp__calloc((size_t)c->rows, sizeof(*c->count));
     if (c->count == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", c->name, c->rows);
-    status = scan(c, count);
+    status = scan_rows(c, count_operation);
     if (status >= 0)
         status = dp_schedule_create("custom", placement, c->rows, c->max_mb + 1, chunks, c->count, &c->schedule);
     if (status < 0)
@@ -219,7 +222,7 @@ static dp_status_t build(dp__csv_t *c)
     if (c->schedule->cells == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", c->name, c->rows);
     memset(c->count, 0, (size_t)c->rows * sizeof(*c->count));
-    return scan(c, fill);
+    return scan_rows(c, fill_operation);
 }
 
 dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out)
@@ -228,11 +231,11 @@ dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t byte
     dp_status_t status;
 
     *schedule_out = NULL;
-    status = scan(&c, survey);
+    status = scan_rows(&c, survey_action);
     if (status >= 0 && c.max_stage < 0)
         status = dp_fail(DP_ERR_INVALID, "%s: no operations", name);
     if (status >= 0)
-        status = build(&c);
+        status = build_schedule(&c);
     dp__free(c.count);
     if (status < 0)
         dp_schedule_free(c.schedule);

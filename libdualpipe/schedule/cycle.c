@@ -134,7 +134,7 @@ static bool first_cycle(dp__search_t *s)
 }
 
 /* Shorter ones, from every unfinished step. false: no memory. */
-static bool search(dp__search_t *s)
+static bool search_cycle(dp__search_t *s)
 {
     if (!first_cycle(s))
         return false;
@@ -184,7 +184,7 @@ dp_status_t dp__flow_explain(const dp__flow_t *flow, const int32_t *progress, co
     dp_status_t status = DP_ERR_NOMEM;
 
     s.covered = dp__calloc((size_t)flow->lanes, sizeof(*s.covered));
-    if (s.covered == NULL || !search(&s)) {
+    if (s.covered == NULL || !search_cycle(&s)) {
         (void)dp_fail(status, "%s: deadlock, and no memory to find its cycle", what);
     } else {
         print_cycle(&s, what, text, sizeof(text));

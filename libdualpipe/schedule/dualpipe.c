@@ -12,7 +12,7 @@
 #include "schedule/eight_phases.h"
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_dualpipe(dp__emit_t *e, int32_t rank)
 {
     int32_t ranks = e->request->ranks;
     int near = rank < ranks / 2 ? 0 : 1;
@@ -39,5 +39,5 @@ dp_status_t dp__dualpipe(const dp_schedule_request_t *request, dp_schedule_t **s
                        q.microbatches, q.ranks, 2 * q.ranks);
     if (q.chunks != 0 && q.chunks != 2)
         return dp_fail(DP_ERR_INVALID, "dualpipe: a rank holds exactly 2 chunks, not %d", q.chunks);
-    return dp__emit_schedule("dualpipe", DP_PLACE_BIDIRECTIONAL, 2, &q, emit_rank, schedule_out);
+    return dp__emit_schedule("dualpipe", DP_PLACE_BIDIRECTIONAL, 2, &q, emit_dualpipe, schedule_out);
 }

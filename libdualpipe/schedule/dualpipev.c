@@ -12,7 +12,7 @@
 #include "schedule/eight_phases.h"
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_dualpipev(dp__emit_t *e, int32_t rank)
 {
     dp__emit_eight_phases(e, e->request->ranks, rank, e->request->microbatches, 0, 1);
 }
@@ -29,5 +29,5 @@ dp_status_t dp__dualpipev(const dp_schedule_request_t *request, dp_schedule_t **
                        q.microbatches, q.ranks, 2 * q.ranks);
     if (q.chunks != 0 && q.chunks != 2)
         return dp_fail(DP_ERR_INVALID, "dualpipev: a rank holds exactly 2 chunks, not %d", q.chunks);
-    return dp__emit_schedule("dualpipev", DP_PLACE_V, 2, &q, emit_rank, schedule_out);
+    return dp__emit_schedule("dualpipev", DP_PLACE_V, 2, &q, emit_dualpipev, schedule_out);
 }

@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-static void put(dp__emit_t *e, dp_op_kind_t kind, int chunk, int32_t microbatch, int chunk2, int32_t microbatch2)
+static void put_operation(dp__emit_t *e, dp_op_kind_t kind, int chunk, int32_t microbatch, int chunk2,
+                          int32_t microbatch2)
 {
     if (microbatch >= e->microbatches)
         return;
@@ -19,14 +20,14 @@ static void put(dp__emit_t *e, dp_op_kind_t kind, int chunk, int32_t microbatch,
 
 void dp__emit_f(dp__emit_t *e, int chunk)
 {
-    put(e, DP_OP_F, chunk, e->next_f[chunk]++, -1, -1);
+    put_operation(e, DP_OP_F, chunk, e->next_f[chunk]++, -1, -1);
 }
 
 void dp__emit_b(dp__emit_t *e, int chunk)
 {
     if (e->request->forward_only)
         return;
-    put(e, DP_OP_B, chunk, e->next_b[chunk]++, -1, -1);
+    put_operation(e, DP_OP_B, chunk, e->next_b[chunk]++, -1, -1);
     e->next_w[chunk]++;
 }
 
@@ -36,7 +37,7 @@ void dp__emit_fb(dp__emit_t *e, int forward_chunk, int backward_chunk)
         dp__emit_f(e, forward_chunk);
         return;
     }
-    put(e, DP_OP_FB, forward_chunk, e->next_f[forward_chunk]++, backward_chunk, e->next_b[backward_chunk]++);
+    put_operation(e, DP_OP_FB, forward_chunk, e->next_f[forward_chunk]++, backward_chunk, e->next_b[backward_chunk]++);
     e->next_w[backward_chunk]++;
 }
 
@@ -46,14 +47,14 @@ void dp__emit_i(dp__emit_t *e, int chunk)
         return;
     if (e->next_b[chunk] < e->microbatches)
         e->deferred[e->deferred_tail++] = (int16_t)chunk;
-    put(e, DP_OP_I, chunk, e->next_b[chunk]++, -1, -1);
+    put_operation(e, DP_OP_I, chunk, e->next_b[chunk]++, -1, -1);
 }
 
 void dp__emit_w_of(dp__emit_t *e, int chunk)
 {
     if (e->request->forward_only)
         return;
-    put(e, DP_OP_W, chunk, e->next_w[chunk]++, -1, -1);
+    put_operation(e, DP_OP_W, chunk, e->next_w[chunk]++, -1, -1);
 }
 
 void dp__emit_w(dp__emit_t *e)

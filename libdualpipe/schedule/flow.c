@@ -25,7 +25,7 @@ static bool blocked_on(const dp__runner_t *w, int32_t lane, dp__need_t *need)
     return false;
 }
 
-static void stamp(const dp__flow_t *f, int32_t lane, int32_t position)
+static void stamp_step(const dp__flow_t *f, int32_t lane, int32_t position)
 {
     int64_t start = position > 0 ? f->end[f->first[lane] + position - 1] : 0;
     dp__need_t need;
@@ -39,7 +39,7 @@ static void stamp(const dp__flow_t *f, int32_t lane, int32_t position)
     f->end[f->first[lane] + position] = start + f->cost(f->context, lane, position);
 }
 
-static void advance(dp__runner_t *w, int32_t lane)
+static void advance_lane(dp__runner_t *w, int32_t lane)
 {
     dp__need_t need;
 
@@ -51,13 +51,13 @@ static void advance(dp__runner_t *w, int32_t lane)
             return;
         }
         if (w->flow->end != NULL)
-            stamp(w->flow, lane, w->progress[lane]);
+            stamp_step(w->flow, lane, w->progress[lane]);
         w->progress[lane]++;
     }
 }
 
 /* Moves the lanes whose wish `lane` has fulfilled to the ready list. */
-static void wake(dp__runner_t *w, int32_t lane)
+static void wake_waiters(dp__runner_t *w, int32_t lane)
 {
     int32_t *link = &w->waiters[lane];
 
@@ -74,7 +74,7 @@ static void wake(dp__runner_t *w, int32_t lane)
     }
 }
 
-static dp_status_t run(dp__runner_t *w)
+static dp_status_t run_lanes(dp__runner_t *w)
 {
     int32_t lanes = w->flow->lanes;
 
@@ -87,8 +87,8 @@ static dp_status_t run(dp__runner_t *w)
         int32_t lane = w->ready;
 
         w->ready = w->next[lane];
-        advance(w, lane);
-        wake(w, lane);
+        advance_lane(w, lane);
+        wake_waiters(w, lane);
     }
     for (int32_t lane = 0; lane < lanes; lane++)
         if (w->progress[lane] < w->flow->length[lane])
@@ -112,7 +112,7 @@ dp_status_t dp__flow_run(const dp__flow_t *flow, int32_t **progress_out)
     w.next = lists;
     w.waiters = lists + lanes;
     w.wanted = lists + 2 * lanes;
-    status = run(&w);
+    status = run_lanes(&w);
     dp__free(lists);
     *progress_out = w.progress;
     return status;

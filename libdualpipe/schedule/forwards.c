@@ -56,7 +56,7 @@ static int32_t ready_stage(const dp__rally_t *x, int32_t rank, int32_t chunk)
 
 /* A unit of time; forwards: [ranks * chunks * pairs] by rank, with the first micro-batches of
  * pairs. */
-static void tick(dp__rally_t *x, int64_t *counts, dp_pass_t *forwards)
+static void run_tick(dp__rally_t *x, int64_t *counts, dp_pass_t *forwards)
 {
     const dp_schedule_t *s = x->schedule;
 
@@ -90,7 +90,7 @@ static dp_status_t order_pairs(const dp_schedule_t *s, int64_t *counts, dp_pass_
     x.doing = x.made + (size_t)s->ranks * (size_t)s->chunks;
     while (done < all && done > before) {
         before = done;
-        tick(&x, counts, forwards);
+        run_tick(&x, counts, forwards);
         done = 0;
         for (int32_t r = 0; r < s->ranks; r++)
             done += counts[r];
@@ -117,8 +117,8 @@ static dp_status_t list_rank(const dp_schedule_t *full, int32_t rank, int64_t ex
 }
 
 /* forwards: those of the rank, or the first ones of its pairs. */
-static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap, const dp_pass_t *forwards,
-                            dp_schedule_t *schedule)
+static dp_status_t put_rank_forwards(const dp_schedule_t *full, int32_t rank, int overlap, const dp_pass_t *forwards,
+                                     dp_schedule_t *schedule)
 {
     int32_t microbatches = dp_schedule_path_microbatches(full, 0);
     int64_t n = schedule->first[rank + 1] - schedule->first[rank];
@@ -139,8 +139,8 @@ static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap
     return status;
 }
 
-static dp_status_t put_all(const dp_schedule_t *full, int overlap, dp_pass_t *forwards, int64_t *counts,
-                           dp_schedule_t **only)
+static dp_status_t put_schedule(const dp_schedule_t *full, int overlap, dp_pass_t *forwards, int64_t *counts,
+                                dp_schedule_t **only)
 {
     int32_t microbatches = dp_schedule_path_microbatches(full, 0);
     int64_t row = (int64_t)full->chunks * (overlap ? (microbatches + 1) / 2 : microbatches);
@@ -156,7 +156,7 @@ static dp_status_t put_all(const dp_schedule_t *full, int overlap, dp_pass_t *fo
         status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks,
                                     counts, only);
     for (int32_t r = 0; r < full->ranks && status >= 0; r++)
-        status = put_rank(full, r, overlap, forwards + r * row, *only);
+        status = put_rank_forwards(full, r, overlap, forwards + r * row, *only);
     return status;
 }
 
@@ -170,7 +170,7 @@ dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_
     dp_status_t status;
 
     *forwards_out = NULL;
-    status = counts != NULL && forwards != NULL ? put_all(schedule, overlap != 0, forwards, counts, &only)
+    status = counts != NULL && forwards != NULL ? put_schedule(schedule, overlap != 0, forwards, counts, &only)
                                                 : dp_fail(DP_ERR_NOMEM, "schedule: no memory for %zu forwards", all);
     dp__free(forwards);
     dp__free(counts);

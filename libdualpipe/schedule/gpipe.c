@@ -11,7 +11,7 @@
  * Limits   none. */
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_gpipe(dp__emit_t *e, int32_t rank)
 {
     (void)rank;
     for (int32_t i = 0; i < e->microbatches; i++)
@@ -29,5 +29,5 @@ dp_status_t dp__gpipe(const dp_schedule_request_t *request, dp_schedule_t **sche
         return status;
     if (q.chunks != 0 && q.chunks != 1)
         return dp_fail(DP_ERR_INVALID, "gpipe: a rank holds exactly 1 chunk, not %d", q.chunks);
-    return dp__emit_schedule("gpipe", DP_PLACE_LINE, 1, &q, emit_rank, schedule_out);
+    return dp__emit_schedule("gpipe", DP_PLACE_LINE, 1, &q, emit_gpipe, schedule_out);
 }

@@ -88,7 +88,7 @@ typedef struct dp__entry {
     const dp_op_t *op;
 } dp__entry_t;
 
-static dp_status_t refuse(const dp__entry_t *entry, const char *why)
+static dp_status_t refuse_entry(const dp__entry_t *entry, const char *why)
 {
     char text[192];
 
@@ -96,10 +96,10 @@ static dp_status_t refuse(const dp__entry_t *entry, const char *why)
     return dp_fail(DP_ERR_REJECTED, "verify: %s: %s", text, why);
 }
 
-static dp_status_t set(int32_t *table, size_t at, const dp__entry_t *entry, const char *again)
+static dp_status_t set_entry(int32_t *table, size_t at, const dp__entry_t *entry, const char *again)
 {
     if (table[at] >= 0)
-        return refuse(entry, again);
+        return refuse_entry(entry, again);
     table[at] = entry->position;
     return DP_OK;
 }
@@ -108,11 +108,11 @@ static dp_status_t set(int32_t *table, size_t at, const dp__entry_t *entry, cons
 static dp_status_t enter_start(const dp__index_t *x, const dp__entry_t *entry, int kind, size_t at)
 {
     if (kind == DP_OP_F && x->forward[at] >= 0)
-        return refuse(entry, "this forward was listed before");
+        return refuse_entry(entry, "this forward was listed before");
     if (kind == DP_OP_W && x->backward[at] < 0)
-        return refuse(entry, "no I of this micro-batch comes before it");
+        return refuse_entry(entry, "no I of this micro-batch comes before it");
     if (kind != DP_OP_F && x->forward[at] < 0)
-        return refuse(entry, "no forward of this micro-batch comes before its backward");
+        return refuse_entry(entry, "no forward of this micro-batch comes before its backward");
     return DP_OK;
 }
 
@@ -124,18 +124,18 @@ static dp_status_t enter_side(dp__index_t *x, const dp__entry_t *entry, int kind
         return enter_start(x, entry, kind % DP__OP_START, at);
     switch (kind) {
     case DP_OP_F:
-        return set(x->forward, at, entry, "this forward was listed before");
+        return set_entry(x->forward, at, entry, "this forward was listed before");
     case DP_OP_W:
         if (x->backward[at] < 0)
-            return refuse(entry, "no I of this micro-batch comes before it");
-        return set(x->weight, at, entry, "its weight gradient was listed before");
+            return refuse_entry(entry, "no I of this micro-batch comes before it");
+        return set_entry(x->weight, at, entry, "its weight gradient was listed before");
     default:
         if (x->forward[at] < 0 || x->forward[at] >= entry->position)
-            return refuse(entry, "no forward of this micro-batch comes before its backward");
-        status = set(x->backward, at, entry, "its backward was listed before");
+            return refuse_entry(entry, "no forward of this micro-batch comes before its backward");
+        status = set_entry(x->backward, at, entry, "its backward was listed before");
         if (status < 0 || kind == DP_OP_I)
             return status;
-        return set(x->weight, at, entry, "its weight gradient was listed before");
+        return set_entry(x->weight, at, entry, "its weight gradient was listed before");
     }
 }
 
@@ -149,19 +149,20 @@ dp_status_t dp__index_enter(dp__index_t *x, const dp_schedule_t *schedule, int32
     if (op->kind % DP__OP_START > (dp__op_starts(op) ? DP_OP_W : DP_OP_FB))
         return dp_fail(DP_ERR_REJECTED, "verify: rank %d op %d has unknown kind %d", rank, position, op->kind);
     if (schedule->forward_only && op->kind % DP__OP_START != DP_OP_F)
-        return refuse(&entry, "a forward-only schedule has forwards alone");
+        return refuse_entry(&entry, "a forward-only schedule has forwards alone");
     if (op->chunk < 0 || op->chunk >= x->chunks || op->microbatch < 0 || op->microbatch >= x->microbatches)
-        return refuse(&entry, "chunk or micro-batch out of range");
+        return refuse_entry(&entry, "chunk or micro-batch out of range");
     if (pair &&
         (op->chunk2 < 0 || op->chunk2 >= x->chunks || op->microbatch2 < 0 || op->microbatch2 >= x->microbatches))
-        return refuse(&entry, "chunk or micro-batch of the backward side out of range");
+        return refuse_entry(&entry, "chunk or micro-batch of the backward side out of range");
     status = enter_side(x, &entry, pair ? DP_OP_F : op->kind, dp__index_at(x, rank, op->chunk, op->microbatch));
     if (status < 0 || !pair)
         return status;
     return enter_side(x, &entry, DP_OP_B, dp__index_at(x, rank, op->chunk2, op->microbatch2));
 }
 
-static dp_status_t missing(const dp_schedule_t *schedule, int kind, int32_t rank, int32_t chunk, int32_t microbatch)
+static dp_status_t report_missing(const dp_schedule_t *schedule, int kind, int32_t rank, int32_t chunk,
+                                  int32_t microbatch)
 {
     const char *what = kind == DP_OP_B ? "B or I" : dp_op_kind_name(kind);
     dp_op_t op = {(uint8_t)kind, (int16_t)chunk, -1, microbatch, -1};
@@ -183,13 +184,13 @@ dp_status_t dp__index_complete(const dp__index_t *x, const dp_schedule_t *schedu
         for (int32_t c = 0; c < x->chunks; c++)
             for (int32_t microbatch = 0; microbatch < x->microbatches; microbatch++, at++) {
                 if (x->forward[at] < 0)
-                    return missing(schedule, DP_OP_F, r, c, microbatch);
+                    return report_missing(schedule, DP_OP_F, r, c, microbatch);
                 if (schedule->forward_only)
                     continue;
                 if (x->backward[at] < 0)
-                    return missing(schedule, DP_OP_B, r, c, microbatch);
+                    return report_missing(schedule, DP_OP_B, r, c, microbatch);
                 if (x->weight[at] < 0)
-                    return missing(schedule, DP_OP_W, r, c, microbatch);
+                    return report_missing(schedule, DP_OP_W, r, c, microbatch);
             }
     return DP_OK;
 }

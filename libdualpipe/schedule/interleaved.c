@@ -11,7 +11,7 @@
 #include "schedule/interleave.h"
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_interleaved(dp__emit_t *e, int32_t rank)
 {
     int64_t total = (int64_t)e->microbatches * e->chunks;
     int64_t warm_up = dp__interleave_warm_up(e, rank);
@@ -40,5 +40,6 @@ dp_status_t dp__interleaved(const dp_schedule_request_t *request, dp_schedule_t 
     if (q.microbatches % q.ranks != 0)
         return dp_fail(DP_ERR_INVALID, "interleaved: %d micro-batches on %d ranks; a multiple of the ranks is needed",
                        q.microbatches, q.ranks);
-    return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_rank, schedule_out);
+    return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_interleaved,
+                             schedule_out);
 }

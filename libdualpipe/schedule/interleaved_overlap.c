@@ -14,7 +14,7 @@
 #include "schedule/interleave.h"
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_interleaved_overlap(dp__emit_t *e, int32_t rank)
 {
     int64_t total = (int64_t)e->microbatches * e->chunks;
     int64_t warm_up = dp__interleave_warm_up(e, rank) + 1;
@@ -42,6 +42,6 @@ dp_status_t dp__interleaved_overlap(const dp_schedule_request_t *request, dp_sch
                        "interleaved_overlap: %d micro-batches on %d ranks; with more than one chunk per "
                        "rank a multiple of the ranks is needed",
                        q.microbatches, q.ranks);
-    return dp__emit_schedule("interleaved_overlap", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_rank,
-                             schedule_out);
+    return dp__emit_schedule("interleaved_overlap", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q,
+                             emit_interleaved_overlap, schedule_out);
 }

@@ -10,7 +10,7 @@
  * Limits   none. */
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_one_f_one_b(dp__emit_t *e, int32_t rank)
 {
     int32_t microbatches = e->request->microbatches;
     int32_t warm_up = e->request->ranks - 1 - rank;
@@ -36,5 +36,5 @@ dp_status_t dp__one_f_one_b(const dp_schedule_request_t *request, dp_schedule_t 
         return status;
     if (q.chunks != 0 && q.chunks != 1)
         return dp_fail(DP_ERR_INVALID, "1f1b: a rank holds exactly 1 chunk, not %d (see interleaved)", q.chunks);
-    return dp__emit_schedule("1f1b", DP_PLACE_LINE, 1, &q, emit_rank, schedule_out);
+    return dp__emit_schedule("1f1b", DP_PLACE_LINE, 1, &q, emit_one_f_one_b, schedule_out);
 }

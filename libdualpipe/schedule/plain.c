@@ -13,7 +13,7 @@ typedef struct dp__reading {
     int32_t all[DP_BRAID_PASSES][2];
 } dp__reading_t;
 
-static dp_status_t refuse(const dp__reading_t *x, int pass, const char *why)
+static dp_status_t refuse_letter(const dp__reading_t *x, int pass, const char *why)
 {
     const dp_pass_t *p = &x->braid->passes[pass];
 
@@ -28,7 +28,7 @@ static int row_of(const dp_pass_t *pass, int weight)
 }
 
 /* Passes of one chunk keep the order in which they are listed at every segment. */
-static dp_status_t check_turn(const dp__reading_t *x, int pass, int weight)
+static dp_status_t check_letter_turn(const dp__reading_t *x, int pass, int weight)
 {
     const dp_pass_t *p = x->braid->passes;
 
@@ -36,7 +36,8 @@ static dp_status_t check_turn(const dp__reading_t *x, int pass, int weight)
         for (int w = 0; w < 1 + (p[i].kind == DP_OP_B); w++)
             if (p[i].chunk == p[pass].chunk && row_of(&p[i], w) == row_of(&p[pass], weight) &&
                 x->done[i][w] <= x->done[pass][weight])
-                return refuse(x, pass, "it overtakes a pass of the same kind and chunk that is listed before it");
+                return refuse_letter(x, pass,
+                                     "it overtakes a pass of the same kind and chunk that is listed before it");
     return DP_OK;
 }
 
@@ -48,17 +49,17 @@ static dp_status_t count_letters(dp__reading_t *x)
         x->all[*c >= 'a' ? *c - 'a' : *c - 'A'][*c < 'a']++;
     for (int i = 0; i < x->braid->npasses; i++) {
         if (x->all[i][0] == 0)
-            return refuse(x, i, "it has no letter in the order");
+            return refuse_letter(x, i, "it has no letter in the order");
         if (p[i].kind == DP_OP_B && x->all[i][0] != x->all[i][1])
-            return refuse(x, i, "its I and its W have not the same number of letters");
+            return refuse_letter(x, i, "its I and its W have not the same number of letters");
         for (int k = 0; k < i; k++)
             if (p[k].chunk == p[i].chunk && x->all[k][0] != x->all[i][0])
-                return refuse(x, i, "another pass of its chunk has another number of letters");
+                return refuse_letter(x, i, "another pass of its chunk has another number of letters");
     }
     return DP_OK;
 }
 
-static void put(const dp__reading_t *x, int pass, int start, dp_op_t **out)
+static void put_pass(const dp__reading_t *x, int pass, int start, dp_op_t **out)
 {
     const dp_pass_t *p = &x->braid->passes[pass];
 
@@ -74,13 +75,13 @@ static dp_status_t read_letters(dp__reading_t *x, dp_op_t **out)
         int32_t *done = x->done[pass];
 
         if (weight && done[1] >= done[0])
-            return refuse(x, pass, "a W stands before the I of its segment");
-        status = check_turn(x, pass, weight);
+            return refuse_letter(x, pass, "a W stands before the I of its segment");
+        status = check_letter_turn(x, pass, weight);
         if (done[0] + done[1] == 0)
-            put(x, pass, DP__OP_START, out);
+            put_pass(x, pass, DP__OP_START, out);
         done[weight]++;
         if (done[0] == x->all[pass][0] && done[1] == x->all[pass][1])
-            put(x, pass, 0, out);
+            put_pass(x, pass, 0, out);
     }
     return status;
 }
@@ -93,7 +94,7 @@ static dp_status_t put_braid(const dp_schedule_t *s, int32_t rank, int32_t numbe
         return read_letters(&x, out);
     for (int start = DP__OP_START; start >= 0; start -= DP__OP_START)
         for (int i = 0; i < x.braid->npasses; i++)
-            put(&x, i, start, out);
+            put_pass(&x, i, start, out);
     return DP_OK;
 }
 
@@ -114,7 +115,7 @@ static dp_status_t count_rank(const dp_schedule_t *s, int32_t rank, int64_t *cou
     return DP_OK;
 }
 
-static dp_status_t fill(const dp_schedule_t *s, dp_schedule_t *plain)
+static dp_status_t fill_plain(const dp_schedule_t *s, dp_schedule_t *plain)
 {
     dp_op_t *out = plain->ops;
     dp_status_t status = DP_OK;
@@ -149,7 +150,7 @@ dp_status_t dp__schedule_plain(const dp_schedule_t *schedule, const dp_schedule_
     if (status < 0)
         return status;
     plain->forward_only = schedule->forward_only;
-    status = fill(schedule, plain);
+    status = fill_plain(schedule, plain);
     if (status < 0)
         dp_schedule_free(plain);
     else

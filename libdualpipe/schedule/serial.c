@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "schedule/passes.h"
 
-static void put_rank(const dp_schedule_t *from, int32_t rank, dp_schedule_t *to)
+static void put_rank_serially(const dp_schedule_t *from, int32_t rank, dp_schedule_t *to)
 {
     dp_op_t *at = &to->ops[to->first[rank]];
 
@@ -40,6 +40,6 @@ dp_status_t dp_schedule_serial(const dp_schedule_t *schedule, dp_schedule_t **se
         return status;
     (*serial_out)->forward_only = schedule->forward_only;
     for (int32_t r = 0; r < schedule->ranks; r++)
-        put_rank(schedule, r, *serial_out);
+        put_rank_serially(schedule, r, *serial_out);
     return DP_OK;
 }

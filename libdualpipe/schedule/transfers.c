@@ -41,7 +41,7 @@ typedef struct dp__transfers {
     int32_t *pair_steps; /* [transfers / 2]: where the lower rank of a pair has its transfers */
 } dp__transfers_t;
 
-static bool is_transfer(int kind)
+static bool is_transfer_kind(int kind)
 {
     return kind >= DP__CELL_SEND_F && kind <= DP__CELL_RECV_B;
 }
@@ -61,7 +61,7 @@ static int fact_of(int kind)
     return facts[kind];
 }
 
-static int32_t *facts(const dp__transfers_t *t, int32_t rank, int32_t chunk, int32_t microbatch)
+static int32_t *facts_of(const dp__transfers_t *t, int32_t rank, int32_t chunk, int32_t microbatch)
 {
     const dp_schedule_t *s = t->schedule;
 
@@ -73,7 +73,7 @@ static dp__step_t *step_at(const dp__transfers_t *t, int32_t rank, int32_t posit
     return &t->steps[t->first[rank] + position];
 }
 
-static dp_status_t refuse(const dp__transfers_t *t, int32_t rank, const dp__step_t *step, const char *why)
+static dp_status_t refuse_cell(const dp__transfers_t *t, int32_t rank, const dp__step_t *step, const char *why)
 {
     char text[96];
 
@@ -101,7 +101,7 @@ static int32_t peer_of(const dp__transfers_t *t, int32_t rank, const dp__step_t 
 /* ---- reading ---- */
 
 /* Goes through the cells; with steps NULL it counts them. */
-static dp_status_t read_row(dp__transfers_t *t, const dp__line_t *row, int64_t *at)
+static dp_status_t read_steps_of_row(dp__transfers_t *t, const dp__line_t *row, int64_t *at)
 {
     dp__slice_t rest = {row->text, row->bytes};
     int32_t rank = (int32_t)row->number - 1;
@@ -123,10 +123,10 @@ static dp_status_t read_row(dp__transfers_t *t, const dp__line_t *row, int64_t *
         if (step.cell.kind == DP_OP_FB)
             step.chunk2 = dp__cell_chunk(t->schedule, rank, step.cell.stage2, step.cell.microbatch2);
         if (step.chunk < 0 || (step.cell.kind == DP_OP_FB && step.chunk2 < 0))
-            return refuse(t, rank, &step, "this stage is in another row");
+            return refuse_cell(t, rank, &step, "this stage is in another row");
         if (step.cell.microbatch >= t->schedule->microbatches || step.cell.microbatch2 >= t->schedule->microbatches)
-            return refuse(t, rank, &step, "nothing in the file computes this micro-batch");
-        t->transfers += is_transfer(step.cell.kind);
+            return refuse_cell(t, rank, &step, "nothing in the file computes this micro-batch");
+        t->transfers += is_transfer_kind(step.cell.kind);
         t->steps[(*at)++] = step;
     }
     return DP_OK;
@@ -141,7 +141,7 @@ static dp_status_t read_rows(dp__transfers_t *t, const char *text, size_t bytes)
 
     while (status >= 0 && dp__lines_next(&lines, &row)) {
         if (row.bytes > 0)
-            status = read_row(t, &row, &at);
+            status = read_steps_of_row(t, &row, &at);
         if (status >= 0 && row.number <= t->schedule->ranks)
             t->first[row.number] = at;
     }
@@ -150,12 +150,13 @@ static dp_status_t read_rows(dp__transfers_t *t, const char *text, size_t bytes)
 
 /* ---- one row ---- */
 
-static dp_status_t note(dp__transfers_t *t, int32_t rank, int32_t position, int what, int32_t chunk, int32_t microbatch)
+static dp_status_t note_fact(dp__transfers_t *t, int32_t rank, int32_t position, int what, int32_t chunk,
+                             int32_t microbatch)
 {
-    int32_t *known = &facts(t, rank, chunk, microbatch)[what];
+    int32_t *known = &facts_of(t, rank, chunk, microbatch)[what];
 
     if (*known != 0)
-        return refuse(t, rank, step_at(t, rank, position), "the same stands in the row before");
+        return refuse_cell(t, rank, step_at(t, rank, position), "the same stands in the row before");
     *known = position + 1;
     return DP_OK;
 }
@@ -163,21 +164,21 @@ static dp_status_t note(dp__transfers_t *t, int32_t rank, int32_t position, int 
 /* What has to stand before a cell in its row. */
 static dp_status_t check_before(const dp__transfers_t *t, int32_t rank, const dp__step_t *step)
 {
-    const int32_t *known = facts(t, rank, step->chunk, step->cell.microbatch);
+    const int32_t *known = facts_of(t, rank, step->chunk, step->cell.microbatch);
 
     switch (step->cell.kind) {
     case DP__CELL_SEND_F:
-        return known[DID_F] ? DP_OK : refuse(t, rank, step, "it is sent before it is computed");
+        return known[DID_F] ? DP_OK : refuse_cell(t, rank, step, "it is sent before it is computed");
     case DP__CELL_SEND_B:
-        return known[DID_B] ? DP_OK : refuse(t, rank, step, "it is sent before it is computed");
+        return known[DID_B] ? DP_OK : refuse_cell(t, rank, step, "it is sent before it is computed");
     case DP__CELL_RECV_F:
-        return known[DID_F] ? refuse(t, rank, step, "it is received after it is used") : DP_OK;
+        return known[DID_F] ? refuse_cell(t, rank, step, "it is received after it is used") : DP_OK;
     case DP__CELL_RECV_B:
-        return known[DID_B] ? refuse(t, rank, step, "it is received after it is used") : DP_OK;
+        return known[DID_B] ? refuse_cell(t, rank, step, "it is received after it is used") : DP_OK;
     case DP__CELL_WAIT_SEND_F:
-        return known[SENT_F] ? DP_OK : refuse(t, rank, step, "nothing was sent before that it could wait for");
+        return known[SENT_F] ? DP_OK : refuse_cell(t, rank, step, "nothing was sent before that it could wait for");
     case DP__CELL_WAIT_SEND_B:
-        return known[SENT_B] ? DP_OK : refuse(t, rank, step, "nothing was sent before that it could wait for");
+        return known[SENT_B] ? DP_OK : refuse_cell(t, rank, step, "nothing was sent before that it could wait for");
     default:
         return DP_OK;
     }
@@ -193,10 +194,11 @@ static dp_status_t check_inputs(const dp__transfers_t *t, int32_t rank, const dp
 
     dp_schedule_place(t->schedule, rank, chunk, &place);
     from = forward ? place.prev_rank : place.next_rank;
-    if (from < 0 || from == rank || facts(t, rank, chunk, microbatch)[forward ? RECEIVED_F : RECEIVED_B] != 0)
+    if (from < 0 || from == rank || facts_of(t, rank, chunk, microbatch)[forward ? RECEIVED_F : RECEIVED_B] != 0)
         return DP_OK;
-    return refuse(t, rank, step,
-                  forward ? "no RECV_F of its input stands before it" : "no RECV_B of its gradient stands before it");
+    return refuse_cell(t, rank, step,
+                       forward ? "no RECV_F of its input stands before it"
+                               : "no RECV_B of its gradient stands before it");
 }
 
 static dp_status_t check_step(dp__transfers_t *t, int32_t rank, int32_t position, int32_t *turns)
@@ -208,11 +210,11 @@ static dp_status_t check_step(dp__transfers_t *t, int32_t rank, int32_t position
     dp_status_t status;
     const char *why;
 
-    if (is_transfer(kind)) {
+    if (is_transfer_kind(kind)) {
         int32_t peer = peer_of(t, rank, step, &why);
 
         if (peer < 0)
-            return refuse(t, rank, step, why);
+            return refuse_cell(t, rank, step, why);
         step->pair = (rank + 1) % t->schedule->ranks == peer && (t->schedule->ranks > 2 || rank == 0) ? rank : peer;
         step->turn = turns[step->pair != rank]++;
     }
@@ -222,11 +224,11 @@ static dp_status_t check_step(dp__transfers_t *t, int32_t rank, int32_t position
     if (status >= 0 && backward)
         status = check_inputs(t, rank, step, false);
     if (status >= 0 && forward)
-        status = note(t, rank, position, DID_F, step->chunk, step->cell.microbatch);
+        status = note_fact(t, rank, position, DID_F, step->chunk, step->cell.microbatch);
     if (status >= 0 && kind == DP_OP_FB)
-        return note(t, rank, position, DID_B, step->chunk2, step->cell.microbatch2);
-    if (status >= 0 && !forward && (backward || is_transfer(kind)))
-        status = note(t, rank, position, fact_of(kind), step->chunk, step->cell.microbatch);
+        return note_fact(t, rank, position, DID_B, step->chunk2, step->cell.microbatch2);
+    if (status >= 0 && !forward && (backward || is_transfer_kind(kind)))
+        status = note_fact(t, rank, position, fact_of(kind), step->chunk, step->cell.microbatch);
     return status;
 }
 
@@ -258,8 +260,8 @@ static int32_t other_end(const dp__transfers_t *t, int32_t rank, const dp__step_
 
     dp_schedule_place(t->schedule, rank, step->chunk, &place);
     *rank_out = ahead ? place.next_rank : place.prev_rank;
-    return facts(t, *rank_out, ahead ? place.next_chunk : place.prev_chunk,
-                 step->cell.microbatch)[other[step->cell.kind]];
+    return facts_of(t, *rank_out, ahead ? place.next_chunk : place.prev_chunk,
+                    step->cell.microbatch)[other[step->cell.kind]];
 }
 
 static dp_status_t refuse_order(const dp__transfers_t *t, int32_t rank, const dp__step_t *step, int32_t peer,
@@ -271,7 +273,7 @@ static dp_status_t refuse_order(const dp__transfers_t *t, int32_t rank, const dp
     snprintf(why, sizeof(why),
              "it does not meet '%s' (row %d, cell %d): the two rows list their transfers in different orders", text,
              peer + 1, there->column);
-    return refuse(t, rank, step, why);
+    return refuse_cell(t, rank, step, why);
 }
 
 /* Messages from one rank to another are taken in the order they are sent. */
@@ -283,11 +285,11 @@ static dp_status_t check_order(const dp__transfers_t *t, int32_t rank)
         const dp__step_t *step = step_at(t, rank, k), *there;
         int32_t peer, at;
 
-        if (!is_transfer(step->cell.kind))
+        if (!is_transfer_kind(step->cell.kind))
             continue;
         at = other_end(t, rank, step, &peer) - 1;
         if (at < 0)
-            return refuse(t, rank, step, "its other end is nowhere in the file");
+            return refuse_cell(t, rank, step, "its other end is nowhere in the file");
         there = step_at(t, peer, at);
         if (t->matched && there->turn != step->turn)
             return refuse_order(t, rank, step, peer, there);
@@ -304,7 +306,7 @@ static dp_status_t check_order(const dp__transfers_t *t, int32_t rank)
 
 /* What computing and WAIT_SEND wait for: matched, that the two ends have met in their turn; else,
  * that it was sent. */
-static bool end_of(const dp__transfers_t *t, int32_t rank, int32_t position, dp__need_t *need)
+static bool need_end_of(const dp__transfers_t *t, int32_t rank, int32_t position, dp__need_t *need)
 {
     const dp__step_t *step = step_at(t, rank, position);
 
@@ -318,7 +320,7 @@ static bool end_of(const dp__transfers_t *t, int32_t rank, int32_t position, dp_
 
 static bool rank_need(const dp__transfers_t *t, int32_t rank, const dp__step_t *step, int32_t k, dp__need_t *need)
 {
-    const int32_t *known = facts(t, rank, step->chunk, step->cell.microbatch);
+    const int32_t *known = facts_of(t, rank, step->chunk, step->cell.microbatch);
     int32_t at[2] = {0, 0};
 
     switch (step->cell.kind) {
@@ -331,7 +333,7 @@ static bool rank_need(const dp__transfers_t *t, int32_t rank, const dp__step_t *
         break;
     case DP_OP_FB:
         at[0] = known[RECEIVED_F];
-        at[1] = facts(t, rank, step->chunk2, step->cell.microbatch2)[RECEIVED_B];
+        at[1] = facts_of(t, rank, step->chunk2, step->cell.microbatch2)[RECEIVED_B];
         break;
     case DP__CELL_WAIT_SEND_F:
         at[0] = known[SENT_F];
@@ -343,7 +345,7 @@ static bool rank_need(const dp__transfers_t *t, int32_t rank, const dp__step_t *
         return false;
     }
     for (int n = 0; n < 2; n++)
-        if (at[n] > 0 && end_of(t, rank, at[n] - 1, need) && k-- == 0)
+        if (at[n] > 0 && need_end_of(t, rank, at[n] - 1, need) && k-- == 0)
             return true;
     return false;
 }
@@ -364,7 +366,7 @@ static bool need_of(const void *context, int32_t lane, int32_t position, int32_t
     return true;
 }
 
-static void name_of(const void *context, int32_t lane, int32_t position, char *text, size_t bytes)
+static void name_step(const void *context, int32_t lane, int32_t position, char *text, size_t bytes)
 {
     const dp__transfers_t *t = context;
     int32_t ranks = t->schedule->ranks;
@@ -379,24 +381,24 @@ static void name_of(const void *context, int32_t lane, int32_t position, char *t
              step->column, cell, lane >= ranks ? " with its other end" : "");
 }
 
-static dp_status_t prove(dp__transfers_t *t)
+static dp_status_t prove_transfers(dp__transfers_t *t)
 {
     int32_t ranks = t->schedule->ranks;
     dp__flow_t flow = {
-        .lanes = t->matched ? 2 * ranks : ranks, .length = t->length, .context = t, .need = need_of, .name = name_of};
+        .lanes = t->matched ? 2 * ranks : ranks, .length = t->length, .context = t, .need = need_of, .name = name_step};
     int64_t at = 0;
 
     for (int32_t r = 0; r < ranks; r++) {
         t->pair_first[r] = at;
         for (int32_t k = 0; k < t->length[r]; k++)
-            if (is_transfer(step_at(t, r, k)->cell.kind) && step_at(t, r, k)->pair == r)
+            if (is_transfer_kind(step_at(t, r, k)->cell.kind) && step_at(t, r, k)->pair == r)
                 t->pair_steps[at++] = k;
         t->length[ranks + r] = (int32_t)(at - t->pair_first[r]);
     }
     return dp__flow_prove(&flow, t->name);
 }
 
-static dp_status_t allocate(dp__transfers_t *t)
+static dp_status_t allocate_facts(dp__transfers_t *t)
 {
     const dp_schedule_t *s = t->schedule;
     size_t ranks = (size_t)s->ranks;
@@ -411,12 +413,12 @@ static dp_status_t allocate(dp__transfers_t *t)
     return DP_OK;
 }
 
-static dp_status_t check(dp__transfers_t *t, const char *text, size_t bytes)
+static dp_status_t check_text(dp__transfers_t *t, const char *text, size_t bytes)
 {
     dp_status_t status = read_rows(t, text, bytes);
 
     if (status >= 0)
-        status = allocate(t);
+        status = allocate_facts(t);
     if (status >= 0)
         status = read_rows(t, text, bytes);
     if (status < 0 || t->transfers == 0)
@@ -424,7 +426,7 @@ static dp_status_t check(dp__transfers_t *t, const char *text, size_t bytes)
     status = check_rows(t);
     for (int32_t r = 0; r < t->schedule->ranks && status >= 0; r++)
         status = check_order(t, r);
-    return status < 0 ? status : prove(t);
+    return status < 0 ? status : prove_transfers(t);
 }
 
 dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const char *name, const char *text,
@@ -435,7 +437,7 @@ dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const
 
     *count_out = 0;
     t.first = dp__calloc((size_t)schedule->ranks + 1, sizeof(*t.first));
-    status = t.first != NULL ? check(&t, text, bytes)
+    status = t.first != NULL ? check_text(&t, text, bytes)
                              : dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", name, schedule->ranks);
     if (status >= 0)
         *count_out = t.transfers;

@@ -300,8 +300,9 @@ static void note_row(dp__tsv_t *t, const dp__tsv_row_t *row, int kind)
 }
 
 /* Calls `each` for every computing row; also reads the comment lines when `each` is NULL. */
-static dp_status_t scan(dp__tsv_t *t, const char *text, size_t bytes,
-                        dp_status_t (*each)(void *user, const dp__line_t *line, const dp__tsv_row_t *row), void *user)
+static dp_status_t scan_lines(dp__tsv_t *t, const char *text, size_t bytes,
+                              dp_status_t (*each)(void *user, const dp__line_t *line, const dp__tsv_row_t *row),
+                              void *user)
 {
     dp__lines_t lines = {.name = t->name, .rest = {text, bytes}};
     dp__tsv_row_t row;
@@ -435,7 +436,7 @@ static void complete_shape(dp__tsv_t *t)
         t->forward_only = !t->backwards && !t->said;
 }
 
-static dp_status_t build(dp__tsv_t *t, const char *text, size_t bytes, dp__fill_t *fill)
+static dp_status_t build_from_text(dp__tsv_t *t, const char *text, size_t bytes, dp__fill_t *fill)
 {
     dp_placement_t placement = t->placement >= 0 ? (dp_placement_t)t->placement : DP_PLACE_V;
     size_t ranks = (size_t)t->ranks;
@@ -445,7 +446,7 @@ static dp_status_t build(dp__tsv_t *t, const char *text, size_t bytes, dp__fill_
     fill->seq = dp__calloc(ranks, sizeof(*fill->seq));
     if (fill->count == NULL || fill->seq == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", t->name, t->ranks);
-    status = scan(t, text, bytes, count_row, fill);
+    status = scan_lines(t, text, bytes, count_row, fill);
     if (status >= 0)
         status = dp_schedule_create(t->method, placement, t->ranks, t->microbatches, t->chunks, fill->count,
                                     &fill->schedule);
@@ -453,7 +454,7 @@ static dp_status_t build(dp__tsv_t *t, const char *text, size_t bytes, dp__fill_
         return status;
     fill->schedule->forward_only = t->forward_only;
     memset(fill->count, 0, ranks * sizeof(*fill->count));
-    status = scan(t, text, bytes, fill_row, fill);
+    status = scan_lines(t, text, bytes, fill_row, fill);
     return status < 0 || t->placement >= 0 ? status : infer_placement(t, fill->schedule);
 }
 
@@ -473,12 +474,12 @@ dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t byte
     dp_status_t status;
 
     *schedule_out = NULL;
-    status = scan(&t, text, bytes, NULL, NULL);
+    status = scan_lines(&t, text, bytes, NULL, NULL);
     if (status >= 0)
         status = check_said(&t);
     if (status >= 0) {
         complete_shape(&t);
-        status = build(&t, text, bytes, &fill);
+        status = build_from_text(&t, text, bytes, &fill);
     }
     dp__free(fill.count);
     dp__free(fill.seq);

@@ -45,7 +45,7 @@ static int next_part(const dp__squeeze_t *q, const dp__v_rank_t *rank)
 
 /* How many micro-batches the rank before on the path has finished in that part, as of the last
  * round. */
-static int32_t inputs(const dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r, int part)
+static int32_t count_inputs(const dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r, int part)
 {
     switch (part) {
     case DP__V_F0:
@@ -59,7 +59,7 @@ static int32_t inputs(const dp__squeeze_t *q, const int32_t (*before)[DP__V_PART
     }
 }
 
-static void put(dp__squeeze_t *q, int32_t r, dp_op_kind_t kind, int chunk, int32_t microbatch)
+static void put_slot_operation(dp__squeeze_t *q, int32_t r, dp_op_kind_t kind, int chunk, int32_t microbatch)
 {
     q->schedule->ops[q->schedule->first[r] + q->rank[r].count++] =
         (dp_op_t){(uint8_t)kind, (int16_t)chunk, -1, microbatch, -1};
@@ -74,7 +74,7 @@ static bool run_weight(dp__squeeze_t *q, int32_t r)
     if (done == q->due_tail[r])
         return false;
     chunk = q->chunk_due[2 * (size_t)q->microbatches * (size_t)r + (size_t)done];
-    put(q, r, DP_OP_W, chunk, rank->next_w[chunk]++);
+    put_slot_operation(q, r, DP_OP_W, chunk, rank->next_w[chunk]++);
     rank->held--;
     return true;
 }
@@ -84,7 +84,7 @@ static void run_part(dp__squeeze_t *q, int32_t r, int part)
     dp__v_rank_t *rank = &q->rank[r];
     int chunk = part == DP__V_F1 || part == DP__V_I1;
 
-    put(q, r, part <= DP__V_F1 ? DP_OP_F : DP_OP_I, chunk, rank->next[part]++);
+    put_slot_operation(q, r, part <= DP__V_F1 ? DP_OP_F : DP_OP_I, chunk, rank->next[part]++);
     if (part <= DP__V_F1)
         rank->held++;
     else
@@ -92,26 +92,26 @@ static void run_part(dp__squeeze_t *q, int32_t r, int part)
 }
 
 /* One unit of time on one rank; false: it had nothing to do. */
-static bool run_rank(dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r)
+static bool run_rank_slot(dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r)
 {
     dp__v_rank_t *rank = &q->rank[r];
     int part = next_part(q, rank);
     bool room = part < 0 || part > DP__V_F1 || rank->held < q->limit;
 
-    if (part < 0 || !room || rank->next[part] >= inputs(q, before, r, part))
+    if (part < 0 || !room || rank->next[part] >= count_inputs(q, before, r, part))
         return run_weight(q, r);
     run_part(q, r, part);
     return true;
 }
 
-static void squeeze(dp__squeeze_t *q, int32_t (*before)[DP__V_PARTS])
+static void squeeze_slot(dp__squeeze_t *q, int32_t (*before)[DP__V_PARTS])
 {
     for (bool busy = true; busy;) {
         busy = false;
         for (int32_t r = 0; r < q->ranks; r++)
             memcpy(before[r], q->rank[r].next, sizeof(before[r]));
         for (int32_t r = 0; r < q->ranks; r++)
-            busy |= run_rank(q, before, r);
+            busy |= run_rank_slot(q, before, r);
     }
 }
 
@@ -140,7 +140,7 @@ static int32_t block_memory(const int32_t start[DP__V_PARTS])
     return most;
 }
 
-static dp_status_t allocate(dp__squeeze_t *q, int32_t (**before)[DP__V_PARTS])
+static dp_status_t allocate_squeeze(dp__squeeze_t *q, int32_t (**before)[DP__V_PARTS])
 {
     size_t ranks = (size_t)q->ranks;
 
@@ -153,7 +153,7 @@ static dp_status_t allocate(dp__squeeze_t *q, int32_t (**before)[DP__V_PARTS])
     return DP_OK;
 }
 
-static dp_status_t create(dp__squeeze_t *q, const char *method, bool forward_only)
+static dp_status_t create_schedule(dp__squeeze_t *q, const char *method, bool forward_only)
 {
     int64_t *nops = dp__calloc((size_t)q->ranks, sizeof(*nops));
     dp_status_t status;
@@ -184,9 +184,9 @@ dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t
     q.ranks = r.ranks;
     q.microbatches = r.microbatches;
     q.parts = r.forward_only ? DP__V_F1 + 1 : DP__V_PARTS;
-    status = create(&q, method, r.forward_only != 0);
+    status = create_schedule(&q, method, r.forward_only != 0);
     if (status >= 0)
-        status = allocate(&q, &before);
+        status = allocate_squeeze(&q, &before);
     if (status >= 0) {
         for (int32_t k = 0; k < q.ranks; k++) {
             int32_t memory;
@@ -195,7 +195,7 @@ dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t
             memory = r.forward_only ? INT32_MAX : block_memory(q.rank[k].start);
             q.limit = memory > q.limit ? memory : q.limit;
         }
-        squeeze(&q, before);
+        squeeze_slot(&q, before);
         *schedule_out = q.schedule;
     } else {
         dp_schedule_free(q.schedule);

@@ -12,7 +12,7 @@
 #include "schedule/methods.h"
 #include "schedule/v_block.h"
 
-static void block(int32_t ranks, int32_t rank, int32_t start_out[DP__V_PARTS])
+static void set_half_block(int32_t ranks, int32_t rank, int32_t start_out[DP__V_PARTS])
 {
     int32_t gap = ranks % 2 == 0 ? 3 : 0; /* keeps the parts on different slots of the period */
 
@@ -24,5 +24,5 @@ static void block(int32_t ranks, int32_t rank, int32_t start_out[DP__V_PARTS])
 
 dp_status_t dp__v_half(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
-    return dp__v_block_schedule("v-half", request, block, schedule_out);
+    return dp__v_block_schedule("v-half", request, set_half_block, schedule_out);
 }

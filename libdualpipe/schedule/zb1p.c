@@ -12,7 +12,7 @@
  * Limits   none. */
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_zb1p(dp__emit_t *e, int32_t rank)
 {
     int32_t microbatches = e->microbatches;
     int32_t warm_up = e->request->ranks - 1 - rank;
@@ -42,5 +42,5 @@ dp_status_t dp__zb1p(const dp_schedule_request_t *request, dp_schedule_t **sched
         return status;
     if (q.chunks != 0 && q.chunks != 1)
         return dp_fail(DP_ERR_INVALID, "zb1p: a rank holds exactly 1 chunk, not %d", q.chunks);
-    return dp__emit_schedule("zb1p", DP_PLACE_LINE, 1, &q, emit_rank, schedule_out);
+    return dp__emit_schedule("zb1p", DP_PLACE_LINE, 1, &q, emit_zb1p, schedule_out);
 }

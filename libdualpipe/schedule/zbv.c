@@ -13,7 +13,7 @@
  * Limits   none; the order is that of 2P - 1 micro-batches, cut off, when there are fewer. */
 #include "schedule/methods.h"
 
-static void emit_rank(dp__emit_t *e, int32_t rank)
+static void emit_zbv(dp__emit_t *e, int32_t rank)
 {
     int32_t ranks = e->request->ranks;
     int32_t microbatches = e->microbatches > 2 * ranks - 1 ? e->microbatches : 2 * ranks - 1;
@@ -68,5 +68,5 @@ dp_status_t dp__zbv(const dp_schedule_request_t *request, dp_schedule_t **schedu
         return status;
     if (q.chunks != 0 && q.chunks != 2)
         return dp_fail(DP_ERR_INVALID, "zbv: a rank holds exactly 2 chunks, not %d", q.chunks);
-    return dp__emit_schedule("zbv", DP_PLACE_V, 2, &q, emit_rank, schedule_out);
+    return dp__emit_schedule("zbv", DP_PLACE_V, 2, &q, emit_zbv, schedule_out);
 }

@@ -41,7 +41,7 @@ dp__rules_t dp__rules_random(const dp__shape_t *shape, dp__search_random_t *rand
                          .pair_patience = dp__random_unit(random) * 3.0};
 }
 
-static int64_t cell(const greedy_t *g, int32_t rank, int32_t chunk, int32_t microbatch)
+static int64_t cell_of(const greedy_t *g, int32_t rank, int32_t chunk, int32_t microbatch)
 {
     return ((int64_t)rank * g->shape->chunks + chunk) * g->shape->path_microbatches + microbatch;
 }
@@ -71,7 +71,7 @@ static double forward_start(const greedy_t *g, int32_t rank, int32_t chunk)
         return INFINITY;
     if (place->prev_rank >= 0)
         ready = after_hop(g, place->prev_rank, rank,
-                          g->timer->forward[cell(g, place->prev_rank, place->prev_chunk, p->forwards)]);
+                          g->timer->forward[cell_of(g, place->prev_rank, place->prev_chunk, p->forwards)]);
     return ready < 0.0 ? INFINITY : fmax(ready, g->timer->free[rank]);
 }
 
@@ -83,20 +83,20 @@ static double backward_start(const greedy_t *g, int32_t rank, int32_t chunk)
 
     if (p->backwards == g->shape->path_microbatches)
         return INFINITY;
-    own = g->timer->forward[cell(g, rank, chunk, p->backwards)];
+    own = g->timer->forward[cell_of(g, rank, chunk, p->backwards)];
     if (place->next_rank >= 0)
         ready = after_hop(g, place->next_rank, rank,
-                          g->timer->backward[cell(g, place->next_rank, place->next_chunk, p->backwards)]);
+                          g->timer->backward[cell_of(g, place->next_rank, place->next_chunk, p->backwards)]);
     return own < 0.0 || ready < 0.0 ? INFINITY : fmax(fmax(own, ready), g->timer->free[rank]);
 }
 
-static void prefer(choice_t *best, dp_op_t op, double start, double bias)
+static void prefer_choice(choice_t *best, dp_op_t op, double start, double bias)
 {
     if (start + bias < best->rank_by)
         *best = (choice_t){op, start, start + bias};
 }
 
-static dp_op_t single(int kind, int32_t chunk, int32_t microbatch)
+static dp_op_t single_op(int kind, int32_t chunk, int32_t microbatch)
 {
     return (dp_op_t){
         .kind = (uint8_t)kind, .chunk = (int16_t)chunk, .microbatch = microbatch, .chunk2 = -1, .microbatch2 = -1};
@@ -114,7 +114,7 @@ static bool waiting_weight(const greedy_t *g, int32_t rank, dp_op_t *op, int32_t
 
         *count += waiting;
         if (waiting > most)
-            *op = single(DP_OP_W, c, p->weights);
+            *op = single_op(DP_OP_W, c, p->weights);
         most = waiting > most ? waiting : most;
     }
     return most > 0;
@@ -142,10 +142,10 @@ static void consider_pairs(const greedy_t *g, int32_t rank, choice_t *best)
     }
 }
 
-static choice_t choose(const greedy_t *g, int32_t rank)
+static choice_t choose_next(const greedy_t *g, int32_t rank)
 {
     const double *cost = g->shape->cost;
-    choice_t best = {single(DP_OP_W, -1, -1), INFINITY, INFINITY};
+    choice_t best = {single_op(DP_OP_W, -1, -1), INFINITY, INFINITY};
     dp_op_t weight = best.op;
     int32_t waiting;
 
@@ -153,9 +153,9 @@ static choice_t choose(const greedy_t *g, int32_t rank)
         const progress_t *p = progress_of(g, rank, c);
         bool whole = !g->rules->split && p->weights == p->backwards;
 
-        prefer(&best, single(DP_OP_F, c, p->forwards), forward_start(g, rank, c),
-               g->rules->forward_bias * cost[DP_OP_F]);
-        prefer(&best, single(whole ? DP_OP_B : DP_OP_I, c, p->backwards), backward_start(g, rank, c), 0.0);
+        prefer_choice(&best, single_op(DP_OP_F, c, p->forwards), forward_start(g, rank, c),
+                      g->rules->forward_bias * cost[DP_OP_F]);
+        prefer_choice(&best, single_op(whole ? DP_OP_B : DP_OP_I, c, p->backwards), backward_start(g, rank, c), 0.0);
     }
     if (g->rules->pair && best.start < INFINITY)
         consider_pairs(g, rank, &best);
@@ -166,7 +166,7 @@ static choice_t choose(const greedy_t *g, int32_t rank)
     return best;
 }
 
-static void commit(greedy_t *g, int32_t rank, const choice_t *choice)
+static void commit_choice(greedy_t *g, int32_t rank, const choice_t *choice)
 {
     const dp_op_t *op = &choice->op;
     double end = choice->start + dp__shape_cost(g->shape, rank, op), share = g->shape->share;
@@ -176,12 +176,12 @@ static void commit(greedy_t *g, int32_t rank, const choice_t *choice)
     g->lists->ops[(int64_t)rank * g->lists->room + g->lists->count[rank]++] = *op;
     g->timer->free[rank] = end;
     if (op->kind == DP_OP_F || pair) {
-        g->timer->forward[cell(g, rank, op->chunk, op->microbatch)] = end;
+        g->timer->forward[cell_of(g, rank, op->chunk, op->microbatch)] = end;
         g->timer->held[rank] += share;
         progress_of(g, rank, op->chunk)->forwards++;
     }
     if (backward || pair) {
-        g->timer->backward[cell(g, rank, back_chunk, back_mb)] = end;
+        g->timer->backward[cell_of(g, rank, back_chunk, back_mb)] = end;
         progress_of(g, rank, back_chunk)->backwards++;
     }
     if (op->kind == DP_OP_B || op->kind == DP_OP_W || pair) {
@@ -190,9 +190,9 @@ static void commit(greedy_t *g, int32_t rank, const choice_t *choice)
     }
 }
 
-static void reset(greedy_t *g)
+static void reset_greedy(greedy_t *g)
 {
-    int64_t cells = cell(g, g->shape->ranks, 0, 0);
+    int64_t cells = cell_of(g, g->shape->ranks, 0, 0);
 
     for (int64_t c = 0; c < cells; c++)
         g->timer->forward[c] = g->timer->backward[c] = -1.0;
@@ -212,13 +212,13 @@ bool dp__greedy_run(const dp__shape_t *shape, const dp__rules_t *rules, double c
     g.progress = dp__calloc((size_t)shape->ranks * (size_t)shape->chunks, sizeof(*g.progress));
     if (g.progress == NULL)
         return false;
-    reset(&g);
+    reset_greedy(&g);
     while (going) {
         choice_t first = {.start = INFINITY};
         int32_t chosen = -1;
 
         for (int32_t r = 0; r < shape->ranks; r++) {
-            choice_t choice = choose(&g, r);
+            choice_t choice = choose_next(&g, r);
 
             if (choice.start < first.start) {
                 first = choice;
@@ -227,7 +227,7 @@ bool dp__greedy_run(const dp__shape_t *shape, const dp__rules_t *rules, double c
         }
         going = chosen >= 0;
         if (going)
-            commit(&g, chosen, &first);
+            commit_choice(&g, chosen, &first);
     }
     for (int64_t p = 0; p < (int64_t)shape->ranks * shape->chunks; p++)
         left += shape->path_microbatches - g.progress[p].weights;

@@ -13,7 +13,7 @@ static int64_t rank_chunk(const dp__shape_t *shape, int32_t rank, int32_t chunk)
     return (int64_t)rank * shape->chunks + chunk;
 }
 
-static double hop(double latency, double bytes, double bandwidth)
+static double hop_time(double latency, double bytes, double bandwidth)
 {
     return latency + (bandwidth > 0.0 ? bytes / bandwidth : 0.0);
 }
@@ -22,9 +22,9 @@ static void take_links(dp__shape_t *shape, const dp_costs_t *costs)
 {
     const dp_topology_t *t = costs->topology;
 
-    shape->near_hop =
-        t != NULL ? hop(t->near_hop, costs->bytes, t->near_bandwidth) : hop(costs->hop, costs->bytes, costs->bandwidth);
-    shape->far_hop = t != NULL ? hop(t->far_hop, costs->bytes, t->far_bandwidth) : shape->near_hop;
+    shape->near_hop = t != NULL ? hop_time(t->near_hop, costs->bytes, t->near_bandwidth)
+                                : hop_time(costs->hop, costs->bytes, costs->bandwidth);
+    shape->far_hop = t != NULL ? hop_time(t->far_hop, costs->bytes, t->far_bandwidth) : shape->near_hop;
     shape->host_of = t != NULL ? t->host_of : NULL;
 }
 
@@ -185,12 +185,12 @@ typedef struct pass {
     bool disordered;       /* a rank used messages in another order than they were made in */
 } pass_t;
 
-static int64_t cell(const dp__shape_t *shape, int32_t rank, int32_t chunk, int32_t microbatch)
+static int64_t cell_at(const dp__shape_t *shape, int32_t rank, int32_t chunk, int32_t microbatch)
 {
     return rank_chunk(shape, rank, chunk) * shape->path_microbatches + microbatch;
 }
 
-static void look_at(pass_t *pass, int32_t rank)
+static void wake_rank(pass_t *pass, int32_t rank)
 {
     if (rank < 0 || pass->timer->queued[rank])
         return;
@@ -199,7 +199,7 @@ static void look_at(pass_t *pass, int32_t rank)
 }
 
 /* When the data for one side are there; negative: not yet. */
-static double ready(const pass_t *pass, int32_t rank, int kind, int32_t chunk, int32_t microbatch)
+static double ready_at(const pass_t *pass, int32_t rank, int kind, int32_t chunk, int32_t microbatch)
 {
     const dp__shape_t *shape = pass->shape;
     const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
@@ -208,12 +208,12 @@ static double ready(const pass_t *pass, int32_t rank, int kind, int32_t chunk, i
     int32_t from = kind == DP_OP_F ? place->prev_rank : place->next_rank;
 
     if (kind == DP_OP_W)
-        return timer->backward[cell(shape, rank, chunk, microbatch)];
+        return timer->backward[cell_at(shape, rank, chunk, microbatch)];
     if (kind != DP_OP_F)
-        own = timer->forward[cell(shape, rank, chunk, microbatch)];
+        own = timer->forward[cell_at(shape, rank, chunk, microbatch)];
     if (from >= 0)
-        other = kind == DP_OP_F ? timer->forward[cell(shape, from, place->prev_chunk, microbatch)]
-                                : timer->backward[cell(shape, from, place->next_chunk, microbatch)];
+        other = kind == DP_OP_F ? timer->forward[cell_at(shape, from, place->prev_chunk, microbatch)]
+                                : timer->backward[cell_at(shape, from, place->next_chunk, microbatch)];
     if (own < 0.0 || other < 0.0)
         return -1.0;
     return fmax(own, from >= 0 && from != rank ? other + dp__shape_hop(shape, from, rank) : other);
@@ -226,11 +226,11 @@ static void finish_forward(pass_t *pass, int32_t rank, int32_t chunk, int32_t mi
     int32_t nth = pass->timer->forwards[rank_chunk(shape, rank, chunk)]++;
 
     if (place->prev_rank >= 0 && place->prev_rank != rank &&
-        pass->timer->forward_place[cell(shape, place->prev_rank, place->prev_chunk, microbatch)] != nth)
+        pass->timer->forward_place[cell_at(shape, place->prev_rank, place->prev_chunk, microbatch)] != nth)
         pass->disordered = true;
-    pass->timer->forward[cell(shape, rank, chunk, microbatch)] = end;
-    pass->timer->forward_place[cell(shape, rank, chunk, microbatch)] = nth;
-    look_at(pass, place->next_rank);
+    pass->timer->forward[cell_at(shape, rank, chunk, microbatch)] = end;
+    pass->timer->forward_place[cell_at(shape, rank, chunk, microbatch)] = nth;
+    wake_rank(pass, place->next_rank);
 }
 
 static void finish_backward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)
@@ -240,11 +240,11 @@ static void finish_backward(pass_t *pass, int32_t rank, int32_t chunk, int32_t m
     int32_t nth = pass->timer->backwards[rank_chunk(shape, rank, chunk)]++;
 
     if (place->next_rank >= 0 && place->next_rank != rank &&
-        pass->timer->backward_place[cell(shape, place->next_rank, place->next_chunk, microbatch)] != nth)
+        pass->timer->backward_place[cell_at(shape, place->next_rank, place->next_chunk, microbatch)] != nth)
         pass->disordered = true;
-    pass->timer->backward[cell(shape, rank, chunk, microbatch)] = end;
-    pass->timer->backward_place[cell(shape, rank, chunk, microbatch)] = nth;
-    look_at(pass, place->prev_rank);
+    pass->timer->backward[cell_at(shape, rank, chunk, microbatch)] = end;
+    pass->timer->backward_place[cell_at(shape, rank, chunk, microbatch)] = nth;
+    wake_rank(pass, place->prev_rank);
 }
 
 /* Runs an operation if its data are there. */
@@ -252,8 +252,8 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
 {
     dp__list_timer_t *timer = pass->timer;
     bool pair = op->kind == DP_OP_FB;
-    double when = ready(pass, rank, pair ? DP_OP_F : op->kind, op->chunk, op->microbatch), end;
-    double when2 = pair ? ready(pass, rank, DP_OP_B, op->chunk2, op->microbatch2) : 0.0;
+    double when = ready_at(pass, rank, pair ? DP_OP_F : op->kind, op->chunk, op->microbatch), end;
+    double when2 = pair ? ready_at(pass, rank, DP_OP_B, op->chunk2, op->microbatch2) : 0.0;
 
     if (when < 0.0 || when2 < 0.0)
         return false;
@@ -276,10 +276,10 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
     return true;
 }
 
-static void reset(pass_t *pass)
+static void reset_timing(pass_t *pass)
 {
     dp__list_timer_t *timer = pass->timer;
-    int64_t cells = cell(pass->shape, pass->shape->ranks, 0, 0);
+    int64_t cells = cell_at(pass->shape, pass->shape->ranks, 0, 0);
 
     for (int64_t c = 0; c < cells; c++)
         timer->forward[c] = timer->backward[c] = -1.0;
@@ -289,11 +289,11 @@ static void reset(pass_t *pass)
         timer->free[r] = timer->start[r] = timer->held[r] = 0.0;
         timer->at[r] = 0;
         timer->queued[r] = false;
-        look_at(pass, r);
+        wake_rank(pass, r);
     }
 }
 
-static dp__timing_t sum_up(const pass_t *pass, double peak)
+static dp__timing_t sum_up_timing(const pass_t *pass, double peak)
 {
     const dp__shape_t *shape = pass->shape;
     const dp__list_timer_t *timer = pass->timer;
@@ -317,7 +317,7 @@ dp__timing_t dp__timer_run(dp__list_timer_t *timer, const dp__shape_t *shape, co
     double peak = 0.0;
     bool complete = true;
 
-    reset(&pass);
+    reset_timing(&pass);
     while (pass.waiting > 0) {
         int32_t rank = timer->queue[pass.head];
         const dp_op_t *ops = lists->ops + (int64_t)rank * lists->room;
@@ -333,5 +333,5 @@ dp__timing_t dp__timer_run(dp__list_timer_t *timer, const dp__shape_t *shape, co
         complete = complete && timer->at[r] == lists->count[r];
     if (!complete || pass.disordered || (cap >= 0.0 && peak > cap + 1e-9))
         return (dp__timing_t){INFINITY, INFINITY, peak};
-    return sum_up(&pass, peak);
+    return sum_up_timing(&pass, peak);
 }

@@ -17,7 +17,7 @@ double dp__random_unit(dp__search_random_t *random)
 }
 
 /* The operation at `from` goes to `to`; those between make room. */
-static void shift(dp_op_t *ops, int32_t from, int32_t to)
+static void shift_op(dp_op_t *ops, int32_t from, int32_t to)
 {
     dp_op_t op = ops[from];
 
@@ -35,7 +35,7 @@ static bool move_one(dp_op_t *ops, int32_t count, dp__search_random_t *random)
 
     if (to < 0 || to >= count || to == from)
         return false;
-    shift(ops, from, to);
+    shift_op(ops, from, to);
     return true;
 }
 
@@ -54,7 +54,7 @@ static bool move_stretch(const dp__shape_t *shape, dp_op_t *ops, int32_t count, 
 
         if (at < 0 || at >= count || to < 0 || to >= count || ops[at].kind != kind || ops[at].chunk != chunk)
             continue;
-        shift(ops, at, to);
+        shift_op(ops, at, to);
         moved++;
     }
     return moved > 0;
@@ -74,7 +74,7 @@ static void insert_at(dp_op_t *ops, int32_t *count, int32_t at, dp_op_t op)
 }
 
 /* B becomes I and, up to a few places later, W. */
-static bool split(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
+static bool split_pair(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 {
     int32_t at = dp__random_below(random, *count), to = at + 1 + dp__random_below(random, 4);
     dp_op_t weight = ops[at];
@@ -88,7 +88,7 @@ static bool split(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 }
 
 /* I and its W become B in the place of I. */
-static bool join(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
+static bool join_pair(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 {
     int32_t at = dp__random_below(random, *count);
 
@@ -122,7 +122,7 @@ static bool pair_up(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
     return true;
 }
 
-static bool part(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
+static bool part_backward(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 {
     int32_t at = dp__random_below(random, *count);
     dp_op_t forward = {
@@ -150,13 +150,13 @@ int32_t dp__move_random(const dp__shape_t *shape, dp__lists_t *lists, dp__search
     else if (kind < 14)
         moved = move_stretch(shape, ops, *count, random);
     else if (kind < 16)
-        moved = split(ops, count, random);
+        moved = split_pair(ops, count, random);
     else if (kind < 17)
-        moved = join(ops, count, random);
+        moved = join_pair(ops, count, random);
     else if (kind < 19)
         moved = pair_up(ops, count, random);
     else
-        moved = part(ops, count, random);
+        moved = part_backward(ops, count, random);
     return moved ? rank : -1;
 }
 

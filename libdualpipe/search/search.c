@@ -54,19 +54,19 @@ typedef struct search {
     bool enough; /* says the caller */
 } search_t;
 
-static double elapsed(const search_t *search)
+static double elapsed_seconds(const search_t *search)
 {
     return dp__now_seconds() - search->began;
 }
 
-static bool going(const search_t *search, double until)
+static bool has_time(const search_t *search, double until)
 {
-    return !search->enough && elapsed(search) < until;
+    return !search->enough && elapsed_seconds(search) < until;
 }
 
 static void show_progress(search_t *search)
 {
-    double now = elapsed(search);
+    double now = elapsed_seconds(search);
     dp_search_state_t state = {.struct_size = sizeof(state),
                                .elapsed = now,
                                .tried = search->result->tried,
@@ -97,7 +97,7 @@ static double cap_of(const dp_search_request_t *request, const dp_schedule_t *sc
     return fmax(0.0, (request->memory_cap - weights) / request->activation_bytes);
 }
 
-static double most(const dp_simulation_t *simulation)
+static double most_held(const dp_simulation_t *simulation)
 {
     double peak = 0.0;
 
@@ -107,8 +107,8 @@ static double most(const dp_simulation_t *simulation)
 }
 
 /* Lowers, proves and simulates. *step_out is infinite when that rejects it or the memory does. */
-static dp_status_t prove(const dp_search_request_t *request, const dp_schedule_t *schedule, double *step_out,
-                         double *peak_out)
+static dp_status_t prove_schedule(const dp_search_request_t *request, const dp_schedule_t *schedule, double *step_out,
+                                  double *peak_out)
 {
     dp_lower_options_t options = {
         .struct_size = sizeof(options), .transport = request->transport, .slots = request->slots};
@@ -122,7 +122,7 @@ static dp_status_t prove(const dp_search_request_t *request, const dp_schedule_t
     if (status >= 0)
         status = dp_simulate(program, request->costs, 0, &simulation);
     if (status >= 0) {
-        *peak_out = most(&simulation);
+        *peak_out = most_held(&simulation);
         if (cap_of(request, schedule) < 0.0 || *peak_out <= cap_of(request, schedule) + 1e-9)
             *step_out = simulation.step_time;
         dp_simulation_clear(&simulation);
@@ -132,11 +132,11 @@ static dp_status_t prove(const dp_search_request_t *request, const dp_schedule_t
 }
 
 /* Keeps the schedule when it is the best so far, and frees it otherwise. */
-static dp_status_t offer(search_t *search, dp_schedule_t *schedule, const char *from, double *step_out)
+static dp_status_t offer_schedule(search_t *search, dp_schedule_t *schedule, const char *from, double *step_out)
 {
     dp_search_result_t *result = search->result;
     double peak = 0.0;
-    dp_status_t status = prove(&search->request, schedule, step_out, &peak);
+    dp_status_t status = prove_schedule(&search->request, schedule, step_out, &peak);
 
     if (status < 0 || !is_better(*step_out, result->step)) {
         dp_schedule_free(schedule);
@@ -156,7 +156,7 @@ static dp_status_t offer_lists(search_t *search, const start_t *start, const dp_
     double step;
     dp_status_t status = dp__lists_give(&start->shape, lists, &schedule);
 
-    return status >= 0 ? offer(search, schedule, start->name, &step) : status;
+    return status >= 0 ? offer_schedule(search, schedule, start->name, &step) : status;
 }
 
 /* ---- starts ---- */
@@ -167,7 +167,7 @@ static void clear_start(start_t *start)
     dp__shape_clear(&start->shape);
 }
 
-static double score(const dp__timing_t *timing)
+static double score_of(const dp__timing_t *timing)
 {
     return timing->step + 0.05 * timing->tail;
 }
@@ -179,11 +179,11 @@ static void keep_start(search_t *search, start_t *start)
 
     for (int32_t s = 0; s < search->nstarts; s++) /* one of a kind is enough */
         if (strcmp(search->starts[s].name, start->name) == 0 &&
-            fabs(score(&search->starts[s].timing) - score(&start->timing)) < 1e-9) {
+            fabs(score_of(&search->starts[s].timing) - score_of(&start->timing)) < 1e-9) {
             clear_start(start);
             return;
         }
-    while (at > 0 && score(&search->starts[at - 1].timing) > score(&start->timing)) {
+    while (at > 0 && score_of(&search->starts[at - 1].timing) > score_of(&start->timing)) {
         search->starts[at] = search->starts[at - 1];
         at--;
     }
@@ -225,14 +225,14 @@ static dp_status_t greedy_starts(search_t *search, const dp_schedule_t *schedule
     status = make_start(search, schedule, label, &trial);
     if (status >= 0)
         status = dp__timer_make(&best.shape, &timer);
-    for (int k = 0; status >= 0 && k < GREEDY_TRIES && going(search, until); k++) {
+    for (int k = 0; status >= 0 && k < GREEDY_TRIES && has_time(search, until); k++) {
         dp__rules_t rules = dp__rules_random(&best.shape, &search->random);
         bool done = dp__greedy_run(&best.shape, &rules, best.cap, &timer, &trial.lists);
 
         search->result->tried++;
         if (done)
             trial.timing = dp__timer_run(&timer, &trial.shape, &trial.lists, best.cap);
-        if (done && trial.timing.step < INFINITY && score(&trial.timing) < score(&best.timing)) {
+        if (done && trial.timing.step < INFINITY && score_of(&trial.timing) < score_of(&best.timing)) {
             dp__lists_copy(&best.shape, &trial.lists, &best.lists);
             best.timing = trial.timing;
         }
@@ -299,7 +299,7 @@ static dp_status_t later_start(search_t *search, const dp_schedule_t *schedule, 
         dp__move_weights_later(&given.shape, &given.lists, lag, &best.lists);
         timing = dp__timer_run(&timer, &best.shape, &best.lists, best.cap);
         search->result->tried++;
-        if (score(&timing) < score(&best.timing)) {
+        if (score_of(&timing) < score_of(&best.timing)) {
             best.timing = timing;
             found = lag;
         }
@@ -325,7 +325,7 @@ static bool is_wanted(const dp_search_request_t *request, const dp_schedule_t *s
 
 static dp_status_t offer_built_in(search_t *search, dp_schedule_t *schedule, const char *name, double *step_out)
 {
-    dp_status_t status = offer(search, schedule, name, step_out);
+    dp_status_t status = offer_schedule(search, schedule, name, step_out);
 
     search->result->tried++;
     if (status >= 0 && is_better(*step_out, search->result->built_in_step)) {
@@ -336,8 +336,8 @@ static dp_status_t offer_built_in(search_t *search, dp_schedule_t *schedule, con
 }
 
 /* Keeps a schedule to plan its segments, and offers another like it. */
-static dp_status_t give(search_t *search, const dp_schedule_request_t *request, dp_schedule_t *schedule,
-                        const char *name)
+static dp_status_t give_start(search_t *search, const dp_schedule_request_t *request, dp_schedule_t *schedule,
+                              const char *name)
 {
     given_t *given = &search->given[search->ngiven];
     dp_schedule_t *other;
@@ -377,7 +377,7 @@ static dp_status_t try_method(search_t *search, const dp_method_t *method, int32
     }
     snprintf(name, sizeof(name), chunks > 0 ? "%s, %d chunks" : "%s", method->name, chunks);
     if (search->request.costs->segments != NULL)
-        return give(search, &request, schedule, name);
+        return give_start(search, &request, schedule, name);
     status = built_in_start(search, schedule, name);
     if (status >= 0)
         status = later_start(search, schedule, name);
@@ -430,7 +430,7 @@ static dp_status_t plan_given(search_t *search, given_t *given, double seconds, 
         return status == DP_ERR_REJECTED ? DP_OK : status;
     search->result->tried += result.tried;
     snprintf(label, sizeof(label), "%s, planned", given->name);
-    status = offer(search, result.schedule, label, &step);
+    status = offer_schedule(search, result.schedule, label, &step);
     given->step = fmin(given->step, step);
     show_progress(search);
     return status;
@@ -449,14 +449,14 @@ static dp_status_t plan_all(search_t *search)
         search->given[g].wanted = search->given[g].step <= far && !is_hopeless(search, &search->given[g]);
         near += search->given[g].wanted;
     }
-    for (int32_t g = 0; g < search->ngiven && status >= 0 && going(search, search->request.seconds); g++) {
+    for (int32_t g = 0; g < search->ngiven && status >= 0 && has_time(search, search->request.seconds); g++) {
         if (search->given[g].wanted)
             status = plan_given(search, &search->given[g], share / near, search->request.seed);
         if (search->given[g].step < best->step)
             best = &search->given[g];
     }
-    if (status >= 0 && search->ngiven > 0 && going(search, search->request.seconds))
-        status = plan_given(search, best, search->request.seconds - elapsed(search), search->request.seed + 1);
+    if (status >= 0 && search->ngiven > 0 && has_time(search, search->request.seconds))
+        status = plan_given(search, best, search->request.seconds - elapsed_seconds(search), search->request.seed + 1);
     return status;
 }
 
@@ -474,7 +474,8 @@ static dp_status_t find_starts(search_t *search)
 
         seen[methods[m].placement] = true;
         for (size_t k = 0; k < sizeof(loop_chunks) / sizeof(loop_chunks[0]) && status >= 0 && (loop || k == 0); k++)
-            status = try_method(search, &methods[m], loop ? loop_chunks[k] : 0, greedy, elapsed(search) + share);
+            status =
+                try_method(search, &methods[m], loop ? loop_chunks[k] : 0, greedy, elapsed_seconds(search) + share);
     }
     return status;
 }
@@ -488,7 +489,7 @@ typedef struct annealing {
     double score, best_step, from_heat, to_heat;
 } annealing_t;
 
-static bool accepted(search_t *search, const annealing_t *a, double score_of_trial, double heat)
+static bool is_accepted(search_t *search, const annealing_t *a, double score_of_trial, double heat)
 {
     return score_of_trial <= a->score || dp__random_unit(&search->random) < exp((a->score - score_of_trial) / heat);
 }
@@ -504,13 +505,13 @@ static dp_status_t anneal_step(search_t *search, annealing_t *a, double heat)
         return DP_OK;
     timing = dp__timer_run(&a->timer, shape, &a->trial, a->start->cap);
     search->result->tried++;
-    if (timing.step == INFINITY || !accepted(search, a, score(&timing), heat)) {
+    if (timing.step == INFINITY || !is_accepted(search, a, score_of(&timing), heat)) {
         a->trial.count[rank] = a->now.count[rank];
         memcpy(a->trial.ops + (int64_t)rank * a->trial.room, a->now.ops + (int64_t)rank * a->now.room,
                (size_t)a->now.count[rank] * sizeof(*a->now.ops));
         return DP_OK;
     }
-    a->score = score(&timing);
+    a->score = score_of(&timing);
     a->now.count[rank] = a->trial.count[rank];
     memcpy(a->now.ops + (int64_t)rank * a->now.room, a->trial.ops + (int64_t)rank * a->trial.room,
            (size_t)a->trial.count[rank] * sizeof(*a->now.ops));
@@ -524,10 +525,11 @@ static dp_status_t anneal_step(search_t *search, annealing_t *a, double heat)
 
 /* Cools down from a heat at which a forward's time is often given away to one at which nothing
  * is. */
-static dp_status_t anneal(search_t *search, start_t *start, double until)
+static dp_status_t anneal_start(search_t *search, start_t *start, double until)
 {
-    annealing_t a = {.start = start, .score = score(&start->timing), .best_step = start->timing.step};
-    double began = elapsed(search), hot = 0.3 * start->shape.cost[DP_OP_F] + 1e-6, cold = hot / 100.0, heat = hot;
+    annealing_t a = {.start = start, .score = score_of(&start->timing), .best_step = start->timing.step};
+    double began = elapsed_seconds(search), hot = 0.3 * start->shape.cost[DP_OP_F] + 1e-6, cold = hot / 100.0,
+           heat = hot;
     dp_status_t status = dp__lists_make(&start->shape, &a.now);
 
     if (status >= 0)
@@ -540,9 +542,9 @@ static dp_status_t anneal(search_t *search, start_t *start, double until)
     }
     for (int64_t k = 0; status >= 0; k++) {
         if (k % 64 == 0) {
-            double now = elapsed(search);
+            double now = elapsed_seconds(search);
 
-            if (!going(search, until))
+            if (!has_time(search, until))
                 break;
             heat = hot * pow(cold / hot, (now - began) / fmax(until - began, 1e-9));
             show_progress(search);
@@ -556,19 +558,20 @@ static dp_status_t anneal(search_t *search, start_t *start, double until)
 }
 
 /* Rounds through the starts, the best ones most often, each round longer than the last. */
-static dp_status_t improve(search_t *search)
+static dp_status_t improve_starts(search_t *search)
 {
     dp_status_t status = DP_OK;
 
-    for (int32_t left = search->nstarts; status >= 0 && left > 0 && going(search, search->request.seconds); left--) {
-        double now = elapsed(search);
+    for (int32_t left = search->nstarts; status >= 0 && left > 0 && has_time(search, search->request.seconds); left--) {
+        double now = elapsed_seconds(search);
 
-        status = anneal(search, &search->starts[search->nstarts - left], now + (search->request.seconds - now) / left);
+        status =
+            anneal_start(search, &search->starts[search->nstarts - left], now + (search->request.seconds - now) / left);
     }
     return status;
 }
 
-static void forget(search_t *search)
+static void forget_starts(search_t *search)
 {
     for (int32_t s = 0; s < search->nstarts; s++)
         clear_start(&search->starts[s]);
@@ -627,10 +630,10 @@ dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *re
     search.random.state = search.request.seed;
     status = find_starts(&search);
     if (status >= 0)
-        status = improve(&search);
+        status = improve_starts(&search);
     if (status >= 0)
         status = plan_all(&search);
-    forget(&search);
+    forget_starts(&search);
     if (status >= 0 && found.schedule == NULL)
         status = dp_fail(DP_ERR_REJECTED, "search: no schedule holds as few as %g micro-batches' activations on a rank",
                          search.request.memory_cap);

@@ -50,12 +50,12 @@ typedef struct lanes_run {
 } lanes_run_t;
 
 /* fmax() of numbers that are none but numbers: without a call. */
-static inline double later(double a, double b)
+static inline double later_of(double a, double b)
 {
     return a > b ? a : b;
 }
 
-static void look_at(lanes_run_t *run, int32_t rank)
+static void wake_rank(lanes_run_t *run, int32_t rank)
 {
     if (run->ranks[rank].queued)
         return;
@@ -78,8 +78,8 @@ static double slot_free(const lanes_run_t *run, int32_t channel, int32_t number)
 
 /* ---- spans ---- */
 
-static void keep(lanes_run_t *run, int32_t rank, dp_span_t span, double start, double end, int32_t chunk,
-                 int32_t microbatch)
+static void keep_span(lanes_run_t *run, int32_t rank, dp_span_t span, double start, double end, int32_t chunk,
+                      int32_t microbatch)
 {
     int32_t stage = dp__model_chunk(run->model, rank, chunk)->stage;
 
@@ -95,18 +95,18 @@ static void keep_transfer(lanes_run_t *run, int32_t rank, int kind, int32_t chan
                           int32_t microbatch, double start, double end)
 {
     if (run->timeline != NULL)
-        keep(run, rank,
-             (dp_span_t){.kind = (uint8_t)kind,
-                         .lane = DP_LANE_P2P,
-                         .pass = run->program->channels[channel].op,
-                         .segment = -1,
-                         .flow = (uint64_t)(message_of(run, channel, number) - run->messages) + 1},
-             start, end, chunk, microbatch);
+        keep_span(run, rank,
+                  (dp_span_t){.kind = (uint8_t)kind,
+                              .lane = DP_LANE_P2P,
+                              .pass = run->program->channels[channel].op,
+                              .segment = -1,
+                              .flow = (uint64_t)(message_of(run, channel, number) - run->messages) + 1},
+                  start, end, chunk, microbatch);
 }
 
 /* ---- commands ---- */
 
-static void call(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
+static void run_call(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
 {
     rank_state_t *state = &run->ranks[rank];
     dp__rank_result_t *result = &run->results[rank];
@@ -123,41 +123,41 @@ static void call(lanes_run_t *run, int32_t rank, const dp__command_t *c, const d
     if (!state->started || start < result->first_start)
         result->first_start = start;
     state->started = true;
-    result->last_end = later(result->last_end, end);
+    result->last_end = later_of(result->last_end, end);
     if (c->stream == DP_LANE_COMPUTE)
         result->busy += takes;
     if (run->timeline != NULL)
-        keep(run, rank,
-             (dp_span_t){.kind = DP_SPAN_COMPUTE,
-                         .lane = c->stream,
-                         .pass = c->op,
-                         .pair = dp__span_pair(pass->beside),
-                         .segment = c->segment,
-                         .name = run->names[cost->role]},
-             start, end, pass->chunk, pass->microbatch);
+        keep_span(run, rank,
+                  (dp_span_t){.kind = DP_SPAN_COMPUTE,
+                              .lane = c->stream,
+                              .pass = c->op,
+                              .pair = dp__span_pair(pass->beside),
+                              .segment = c->segment,
+                              .name = run->names[cost->role]},
+                  start, end, pass->chunk, pass->microbatch);
 }
 
-static double travel_time(const lanes_run_t *run, int32_t channel)
+static double transfer_time(const lanes_run_t *run, int32_t channel)
 {
     return run->model->link_time[channel] + run->model->hop[channel];
 }
 
-static bool recv(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
+static bool run_recv(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
 {
     double *time = &run->ranks[rank].time[c->stream], ready = *time;
     double begun = message_of(run, pass->source, pass->source_at)->begun;
 
     if (begun < 0.0)
         return false;
-    *time = later(*time, begun + travel_time(run, pass->source));
+    *time = later_of(*time, begun + transfer_time(run, pass->source));
     keep_transfer(run, rank, DP_SPAN_RECV, pass->source, pass->source_at, pass->chunk, pass->microbatch, ready, *time);
     return true;
 }
 
-static void release(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
+static void run_release(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
 {
     message_of(run, pass->source, pass->source_at)->released = run->ranks[rank].time[c->stream];
-    look_at(run, run->program->channels[pass->source].src);
+    wake_rank(run, run->program->channels[pass->source].src);
 }
 
 /* When a message that could leave at `time` does; the link is then taken for as long as it
@@ -165,24 +165,24 @@ static void release(lanes_run_t *run, int32_t rank, const dp__command_t *c, cons
 static double take_link(lanes_run_t *run, int32_t channel, double time)
 {
     double *link_free = &run->link_free[run->model->link[channel]];
-    double leaves = later(time, *link_free);
+    double leaves = later_of(time, *link_free);
 
     *link_free = leaves + run->model->link_time[channel];
     return leaves;
 }
 
-static bool send(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
+static bool run_send_command(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
 {
     double *time = &run->ranks[rank].time[c->stream], slot = slot_free(run, pass->dest, pass->dest_at), leaves;
 
     if (slot < 0.0)
         return false;
-    leaves = take_link(run, pass->dest, later(*time, slot));
+    leaves = take_link(run, pass->dest, later_of(*time, slot));
     *time = leaves + run->model->link_time[pass->dest];
     message_of(run, pass->dest, pass->dest_at)->begun = leaves;
     keep_transfer(run, rank, DP_SPAN_SEND, pass->dest, pass->dest_at, pass->chunk, pass->microbatch, leaves,
-                  leaves + travel_time(run, pass->dest));
-    look_at(run, run->program->channels[pass->dest].dst);
+                  leaves + transfer_time(run, pass->dest));
+    wake_rank(run, run->program->channels[pass->dest].dst);
     return true;
 }
 
@@ -196,7 +196,7 @@ static bool post_bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c, 
 
         if (slot < 0.0)
             return false;
-        time = later(time, slot);
+        time = later_of(time, slot);
     }
     for (int32_t i = 0; i < c->count; i++) {
         message_t *message = message_of(run, t[i].channel, t[i].number);
@@ -204,13 +204,13 @@ static bool post_bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c, 
 
         *(t[i].kind == DP_INSTR_SEND ? &ends->sent : &ends->posted) = time;
         if (ends->sent >= 0.0 && ends->posted >= 0.0)
-            message->begun = take_link(run, t[i].channel, later(ends->sent, ends->posted));
-        look_at(run, t[i].peer);
+            message->begun = take_link(run, t[i].channel, later_of(ends->sent, ends->posted));
+        wake_rank(run, t[i].peer);
     }
     return run->ranks[rank].posted = true;
 }
 
-static bool bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c)
+static bool run_bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c)
 {
     const dp_instr_t *t = &run->program->instrs[run->program->first[rank] + c->at];
     double *time = &run->ranks[rank].time[c->stream], over = 0.0, ready = *time;
@@ -222,7 +222,7 @@ static bool bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c)
 
         if (begun < 0.0)
             return false;
-        over = later(over, begun + travel_time(run, t[i].channel));
+        over = later_of(over, begun + transfer_time(run, t[i].channel));
     }
     for (int32_t i = 0; i < c->count; i++) {
         bool sends = t[i].kind == DP_INSTR_SEND;
@@ -244,29 +244,29 @@ static bool run_command(lanes_run_t *run, int32_t rank, const dp__command_t *c)
 
     switch (c->kind) {
     case DP__CALL:
-        call(run, rank, c, &passes[c->at]);
+        run_call(run, rank, c, &passes[c->at]);
         return true;
     case DP__WAIT:
-        state->time[c->stream] = later(state->time[c->stream], state->event[c->at]);
+        state->time[c->stream] = later_of(state->time[c->stream], state->event[c->at]);
         return true;
     case DP__RECORD:
         state->event[c->at] = state->time[c->stream];
         return true;
     case DP__RECV:
-        return recv(run, rank, c, &passes[c->at]);
+        return run_recv(run, rank, c, &passes[c->at]);
     case DP__RELEASE:
-        release(run, rank, c, &passes[c->at]);
+        run_release(run, rank, c, &passes[c->at]);
         return true;
     case DP__SEND:
-        return send(run, rank, c, &passes[c->at]);
+        return run_send_command(run, rank, c, &passes[c->at]);
     case DP__BUNDLE:
-        return bundle(run, rank, c);
+        return run_bundle(run, rank, c);
     default:
         return true; /* sums take no time */
     }
 }
 
-static void advance(lanes_run_t *run, int32_t rank)
+static void advance_rank(lanes_run_t *run, int32_t rank)
 {
     const dp__commands_t *commands = &run->lanes->commands[rank];
     int64_t at = run->ranks[rank].at;
@@ -296,7 +296,7 @@ static double peak_activations(const dp__model_t *model, int32_t rank)
 
             if (pass[k].kind == DP_OP_F && dp__instr_begins(instr))
                 held += share;
-            peak = later(peak, held);
+            peak = later_of(peak, held);
             if (last && instr->kind == DP_INSTR_COMPUTE)
                 held -= share;
         }
@@ -304,7 +304,7 @@ static double peak_activations(const dp__model_t *model, int32_t rank)
     return peak;
 }
 
-static dp_status_t stuck(const lanes_run_t *run, int32_t rank)
+static dp_status_t report_stuck_rank(const lanes_run_t *run, int32_t rank)
 {
     const dp__commands_t *commands = &run->lanes->commands[rank];
     const dp__command_t *c = &commands->at[run->ranks[rank].at];
@@ -329,7 +329,7 @@ static dp_status_t name_segments(lanes_run_t *run)
     return status;
 }
 
-static dp_status_t prepare(lanes_run_t *run)
+static dp_status_t prepare_lanes(lanes_run_t *run)
 {
     const dp_program_t *program = run->program;
     int64_t messages = run->model->first_message[program->nchannels];
@@ -355,7 +355,7 @@ static dp_status_t prepare(lanes_run_t *run)
         run->ranks[r].event = run->events + first;
         first += (size_t)run->lanes->commands[r].nevents;
         run->results[r] = (dp__rank_result_t){.peak_activations = peak_activations(run->model, r)};
-        look_at(run, r);
+        wake_rank(run, r);
     }
     return name_segments(run);
 }
@@ -367,7 +367,7 @@ dp_status_t dp__lanes_run(const dp__lanes_model_t *lanes, dp__rank_result_t *res
                        .program = lanes->model->program,
                        .timeline = timeline,
                        .results = results};
-    dp_status_t status = prepare(&run);
+    dp_status_t status = prepare_lanes(&run);
 
     while (status >= 0 && run.queued > 0) {
         int32_t rank = run.queue[run.head];
@@ -375,11 +375,11 @@ dp_status_t dp__lanes_run(const dp__lanes_model_t *lanes, dp__rank_result_t *res
         run.head = (run.head + 1) % run.program->ranks;
         run.queued--;
         run.ranks[rank].queued = false;
-        advance(&run, rank);
+        advance_rank(&run, rank);
     }
     for (int32_t r = 0; r < run.program->ranks && status >= 0; r++)
         if (run.ranks[r].at < lanes->commands[r].count)
-            status = stuck(&run, r);
+            status = report_stuck_rank(&run, r);
     dp__free(run.events);
     dp__free(run.messages);
     dp__free(run.ends);

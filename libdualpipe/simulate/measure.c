@@ -48,13 +48,13 @@ typedef struct sums {
     double hop;        /* shortest send; negative: none */
 } sums_t;
 
-static void add(mean_t *mean, double value)
+static void add_value(mean_t *mean, double value)
 {
     mean->sum += value;
     mean->count++;
 }
 
-static double mean_of(const mean_t *mean)
+static double mean_value(const mean_t *mean)
 {
     return mean->count > 0 ? mean->sum / (double)mean->count : 0.0;
 }
@@ -91,7 +91,7 @@ static bool is_split(const sums_t *sums, const dp_span_t *span)
            sums->split[(size_t)span->chunk * (size_t)schedule->microbatches + (size_t)span->microbatch];
 }
 
-static bool belongs(const sums_t *sums, const op_t *op, const dp_span_t *span)
+static bool belongs_to(const sums_t *sums, const op_t *op, const dp_span_t *span)
 {
     bool forward = span->pass == DP_OP_F;
 
@@ -124,24 +124,24 @@ static void close_op(sums_t *sums, op_t *op)
 
     if (!op->any)
         return;
-    add(&sums->ops[op->pair    ? PAIR
-                   : op->has_f ? LONE_F
-                   : whole     ? WHOLE_B
-                   : op->has_i ? LONE_I
-                               : LONE_W],
-        op_length(op));
+    add_value(&sums->ops[op->pair    ? PAIR
+                         : op->has_f ? LONE_F
+                         : whole     ? WHOLE_B
+                         : op->has_i ? LONE_I
+                                     : LONE_W],
+              op_length(op));
     sums->forwards += op->has_f;
     if (op->has_i)
-        add(&sums->recomputed, op->recomputed);
+        add_value(&sums->recomputed, op->recomputed);
     for (int p = 0; p < 3; p++)
         if (p == 0 ? op->has_f : p == 1 ? op->has_i : op->has_w)
-            add(&sums->inside[op->pair][p], op->inside[p]);
+            add_value(&sums->inside[op->pair][p], op->inside[p]);
     *op = (op_t){.any = false};
 }
 
 /* Spans come in the order in which their lanes take them. A W waits for nothing but its lane: its I
  * is before it; nor does what is recomputed. */
-static void replay(op_t *op, const dp_span_t *span)
+static void restart_operation(op_t *op, const dp_span_t *span)
 {
     bool waits = span->pass != DP_OP_W && span->pass != DP_OP_R;
     double *chain = &op->chain[span->pass == DP_OP_F ? 0 : 1];
@@ -155,7 +155,7 @@ static void replay(op_t *op, const dp_span_t *span)
 
 /* From when to when. R may run while the gradient is still on its way: the wait between the two is
  * not the backward's. A pair has its forward meanwhile. */
-static void stretch(op_t *op, const dp_span_t *span)
+static void stretch_operation(op_t *op, const dp_span_t *span)
 {
     if (span->pass == DP_OP_R && !op->pair) {
         const int64_t until = op->begun ? dp__min_int64(op->start, span->end_ns) : span->end_ns;
@@ -172,7 +172,7 @@ static void stretch(op_t *op, const dp_span_t *span)
     op->end = span->end_ns > op->end ? span->end_ns : op->end;
 }
 
-static void take(op_t *op, const dp_span_t *span)
+static void take_span(op_t *op, const dp_span_t *span)
 {
     if (!op->any)
         *op =
@@ -188,8 +188,8 @@ static void take(op_t *op, const dp_span_t *span)
         op->b_chunk = span->chunk;
         op->b_mb = span->microbatch;
     }
-    replay(op, span);
-    stretch(op, span);
+    restart_operation(op, span);
+    stretch_operation(op, span);
 }
 
 /* ---- spans ---- */
@@ -213,7 +213,7 @@ static bool is_forward_only(const dp_span_t *spans, int64_t count)
 }
 
 /* A forward-only step has two forwards beside each other, which is no pair and tells of neither. */
-static void read_row(sums_t *sums, int32_t rank)
+static void read_row_spans(sums_t *sums, int32_t rank)
 {
     int64_t count;
     const dp_span_t *spans = dp_timeline_spans(sums->timeline, rank, &count);
@@ -232,12 +232,12 @@ static void read_row(sums_t *sums, int32_t rank)
         if (span->kind != DP_SPAN_COMPUTE || span->stage < 0 || span->stage >= sums->stages ||
             (forward_only && span->pair != 0))
             continue;
-        if (!belongs(sums, &op, span))
+        if (!belongs_to(sums, &op, span))
             close_op(sums, &op);
-        take(&op, span);
+        take_span(&op, span);
         sums->busy[span->stage] += dp__span_length(span);
         if (pass >= 0 && segment >= 0)
-            add(&sums->segment[segment][pass], dp__span_length(span));
+            add_value(&sums->segment[segment][pass], dp__span_length(span));
         if (pass >= 0 && pass < RECOMPUTED)
             op.inside[pass] += dp__span_length(span);
         op.recomputed += pass == RECOMPUTED ? dp__span_length(span) : 0.0;
@@ -254,13 +254,13 @@ static double pass_cost(const sums_t *sums, int pass)
     const mean_t *lone = &sums->ops[pass == 0 ? LONE_F : pass == 1 ? LONE_I : LONE_W];
 
     if (lone->count > 0)
-        return mean_of(lone);
-    return mean_of(&sums->inside[sums->inside[0][pass].count == 0][pass]);
+        return mean_value(lone);
+    return mean_value(&sums->inside[sums->inside[0][pass].count == 0][pass]);
 }
 
 static void fill_costs(const sums_t *sums, double parts, dp_costs_t *costs)
 {
-    double b = sums->ops[WHOLE_B].count > 0 ? mean_of(&sums->ops[WHOLE_B]) : 0.0;
+    double b = sums->ops[WHOLE_B].count > 0 ? mean_value(&sums->ops[WHOLE_B]) : 0.0;
 
     costs->f = pass_cost(sums, 0) * parts;
     costs->i = pass_cost(sums, 1) * parts;
@@ -268,8 +268,8 @@ static void fill_costs(const sums_t *sums, double parts, dp_costs_t *costs)
     if (costs->i + costs->w == 0.0) /* spans of whole backwards only */
         costs->i = costs->w = b * parts / 2.0;
     costs->b = b * parts;
-    costs->fb = sums->ops[PAIR].count > 0 ? mean_of(&sums->ops[PAIR]) * parts : 0.0;
-    costs->r = mean_of(&sums->recomputed) * parts;
+    costs->fb = sums->ops[PAIR].count > 0 ? mean_value(&sums->ops[PAIR]) * parts : 0.0;
+    costs->r = mean_value(&sums->recomputed) * parts;
     costs->hop = sums->hop > 0.0 ? sums->hop : 0.0;
     costs->barrier = 1.0;
 }
@@ -304,10 +304,10 @@ static void fill_segments(const sums_t *sums, double layers, dp_segment_costs_t 
 {
     segments->layers = (int32_t)fmin(round(layers), DP_SEGMENT_LAYERS);
     for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
-        segments->f[s] = mean_of(&sums->segment[s][0]);
-        segments->i[s] = mean_of(&sums->segment[s][1]);
-        segments->w[s] = mean_of(&sums->segment[s][2]);
-        segments->r[s] = mean_of(&sums->segment[s][RECOMPUTED]);
+        segments->f[s] = mean_value(&sums->segment[s][0]);
+        segments->i[s] = mean_value(&sums->segment[s][1]);
+        segments->w[s] = mean_value(&sums->segment[s][2]);
+        segments->r[s] = mean_value(&sums->segment[s][RECOMPUTED]);
     }
 }
 
@@ -328,7 +328,7 @@ typedef struct measured_memory {
     double stage_scale[];
 } measured_memory_t;
 
-static void keep(const sums_t *sums, measured_memory_t *memory, dp_measured_costs_t *measured)
+static void keep_measures(const sums_t *sums, measured_memory_t *memory, dp_measured_costs_t *measured)
 {
     double parts = dp_schedule_split(sums->schedule);
 
@@ -366,14 +366,14 @@ dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t 
         status = dp_fail(DP_ERR_NOMEM, "measure: no memory for %d stages", sums.stages);
     } else {
         for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++)
-            read_row(&sums, r);
+            read_row_spans(&sums, r);
         if (sums.forwards == 0)
             status = dp_fail(DP_ERR_INVALID, "measure: the timeline holds no forward of any stage");
     }
     if (status >= 0)
         status = dp__measure_lists(timeline, sums.stages, &memory->lists);
     if (status >= 0) {
-        keep(&sums, memory, &found);
+        keep_measures(&sums, memory, &found);
         dp_sized_put(measured, &found);
     } else {
         dp__free(memory);

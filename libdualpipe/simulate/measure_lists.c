@@ -75,13 +75,13 @@ static void add_spans(const dp_timeline_t *timeline, int32_t stages, const int32
     }
 }
 
-static double mean(const seen_t *s, int pass)
+static double mean_seen(const seen_t *s, int pass)
 {
     return s->count[pass] > 0 ? s->sum[pass] / (double)s->count[pass] : 0.0;
 }
 
 /* false: one that no forward or no backward came through. */
-static bool fill(const seen_t *seen, int32_t count, dp_segment_cost_t *list, double *list_r)
+static bool fill_list(const seen_t *seen, int32_t count, dp_segment_cost_t *list, double *list_r)
 {
     for (int32_t k = 0; k < count; k++) {
         const seen_t *s = &seen[k];
@@ -92,15 +92,15 @@ static bool fill(const seen_t *seen, int32_t count, dp_segment_cost_t *list, dou
                                       .lane = s->lane,
                                       .has_weight = s->count[2] > 0,
                                       .begins_part = s->role <= DP_ROLE_ATTENTION,
-                                      .f = mean(s, 0),
-                                      .i = mean(s, 1),
-                                      .w = mean(s, 2)};
-        list_r[k] = mean(s, 3);
+                                      .f = mean_seen(s, 0),
+                                      .i = mean_seen(s, 1),
+                                      .w = mean_seen(s, 2)};
+        list_r[k] = mean_seen(s, 3);
     }
     return true;
 }
 
-static lists_t *make(const dp_timeline_t *timeline, int32_t stages, const int32_t *first, seen_t *seen)
+static lists_t *make_lists(const dp_timeline_t *timeline, int32_t stages, const int32_t *first, seen_t *seen)
 {
     size_t segments = (size_t)first[stages];
     lists_t *x = dp__calloc(1, sizeof(*x) + segments * (sizeof(*x->list) + sizeof(*x->r)) +
@@ -114,7 +114,7 @@ static lists_t *make(const dp_timeline_t *timeline, int32_t stages, const int32_
     x->costs = (dp_segment_costs_t){
         .struct_size = sizeof(x->costs), .stages = stages, .first = x->first, .list = x->list, .list_r = x->r};
     add_spans(timeline, stages, first, seen);
-    if (!fill(seen, first[stages], x->list, x->r))
+    if (!fill_list(seen, first[stages], x->list, x->r))
         x->costs.stages = 0;
     return x;
 }
@@ -142,7 +142,7 @@ dp_status_t dp__measure_lists(const dp_timeline_t *timeline, int32_t stages, dp_
     *lists_out = NULL;
     if (all) {
         seen = dp__calloc((size_t)first[stages], sizeof(*seen));
-        x = seen != NULL ? make(timeline, stages, first, seen) : NULL;
+        x = seen != NULL ? make_lists(timeline, stages, first, seen) : NULL;
         memory = x != NULL;
     }
     dp__free(first);

@@ -117,7 +117,7 @@ static dp_status_t time_links(dp__model_t *model)
     return DP_OK;
 }
 
-static bool is_transfer(const dp_instr_t *instr)
+static bool is_transfer_instr(const dp_instr_t *instr)
 {
     return instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV;
 }
@@ -147,7 +147,7 @@ static bool instr_in_bounds(const dp__model_t *model, int32_t rank, const dp_ins
     if (instr->kind == DP_INSTR_COMPUTE || instr->kind == DP_INSTR_START)
         return instr->op <= DP_OP_FB && side_in_bounds(model, rank, instr->chunk, instr->microbatch, instr->in) &&
                (instr->op != DP_OP_FB || side_in_bounds(model, rank, instr->chunk2, instr->microbatch2, instr->in2));
-    if (is_transfer(instr) && instr->channel >= 0 && instr->channel < program->nchannels && instr->chunk >= 0 &&
+    if (is_transfer_instr(instr) && instr->channel >= 0 && instr->channel < program->nchannels && instr->chunk >= 0 &&
         instr->chunk < program->chunks && instr->op <= DP_OP_FB && instr->bundle >= *bundle) {
         const dp_channel_t *channel = &program->channels[instr->channel];
         bool is_recv = instr->kind == DP_INSTR_RECV;

@@ -25,7 +25,7 @@ typedef struct search {
     int32_t *first, *found; /* [stages + 1] */
 } search_t;
 
-static double cost_of(const search_t *s, int32_t from, int32_t to)
+static double cost_of_layers(const search_t *s, int32_t from, int32_t to)
 {
     return s->before[to] - s->before[from];
 }
@@ -53,7 +53,7 @@ static dp_status_t cut_evenly(search_t *s)
             *here = INFINITY;
             /* The last stage grows as m falls, until it is the dearest. */
             for (int32_t m = n - 1; m >= k - 1; m--) {
-                double last = cost_of(s, m, n), dearest = fmax(best[(size_t)(k - 1) * row + (size_t)m], last);
+                double last = cost_of_layers(s, m, n), dearest = fmax(best[(size_t)(k - 1) * row + (size_t)m], last);
 
                 if (dearest < *here) {
                     *here = dearest;
@@ -80,7 +80,7 @@ static dp_status_t step_of(search_t *s, double *step_out)
     dp_status_t status;
 
     for (int32_t i = 0; i < s->stages; i++)
-        s->scale[i] = cost_of(s, s->first[i], s->first[i + 1]) / mean;
+        s->scale[i] = cost_of_layers(s, s->first[i], s->first[i + 1]) / mean;
     status = dp_simulate(s->request->program, &s->costs, 0, &result);
     *step_out = result.step_time;
     dp_simulation_clear(&result);
@@ -113,7 +113,7 @@ static dp_status_t try_move(search_t *s, int32_t a, int32_t by_a, int32_t b, int
 }
 
 /* Single cuts by one and two layers; when none helps, pairs of them that are near each other. */
-static dp_status_t improve(search_t *s, double *step, bool *better)
+static dp_status_t improve_cuts(search_t *s, double *step, bool *better)
 {
     static const int32_t ways[] = {1, -1, 2, -2};
     dp_status_t status = DP_OK;
@@ -128,32 +128,32 @@ static dp_status_t improve(search_t *s, double *step, bool *better)
     return status;
 }
 
-static dp_status_t descend(search_t *s, double *step_out)
+static dp_status_t descend_cuts(search_t *s, double *step_out)
 {
     bool better = true;
     dp_status_t status = step_of(s, step_out);
 
     while (status == DP_OK && better) {
         better = false;
-        status = improve(s, step_out, &better);
+        status = improve_cuts(s, step_out, &better);
     }
     return status;
 }
 
 /* From both beginnings; the better end counts. */
-static dp_status_t search(search_t *s, int32_t *first_out, double *step_out)
+static dp_status_t search_partition(search_t *s, int32_t *first_out, double *step_out)
 {
     size_t bytes = ((size_t)s->stages + 1) * sizeof(*first_out);
     double step;
     dp_status_t status = cut_evenly(s);
 
     if (status == DP_OK)
-        status = descend(s, step_out);
+        status = descend_cuts(s, step_out);
     memcpy(first_out, s->first, bytes);
     for (int32_t i = 0; i <= s->stages; i++)
         s->first[i] = (int32_t)((int64_t)s->layers * i / s->stages);
     if (status == DP_OK)
-        status = descend(s, &step);
+        status = descend_cuts(s, &step);
     if (status == DP_OK && step < *step_out * (1 - GAIN)) {
         *step_out = step;
         memcpy(first_out, s->first, bytes);
@@ -163,7 +163,7 @@ static dp_status_t search(search_t *s, int32_t *first_out, double *step_out)
 
 /* ---- the call ---- */
 
-static dp_status_t prepare(search_t *s)
+static dp_status_t prepare_search(search_t *s)
 {
     for (int32_t i = 0; i < s->layers; i++) {
         double cost = s->request->layer_costs[i];
@@ -207,9 +207,9 @@ dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_o
     if (s.before == NULL || s.scale == NULL || s.first == NULL)
         status = dp_fail(DP_ERR_NOMEM, "partition: no memory for %d layers on %d stages", s.layers, s.stages);
     if (status == DP_OK)
-        status = prepare(&s);
+        status = prepare_search(&s);
     if (status == DP_OK)
-        status = search(&s, s.found, &step);
+        status = search_partition(&s, s.found, &step);
     if (status == DP_OK) {
         memcpy(first_out, s.found, ((size_t)s.stages + 1) * sizeof(*first_out));
         if (step_out != NULL)

@@ -77,7 +77,7 @@ static void set_bit(uint8_t *bits, int64_t at)
     bits[at / 8] |= (uint8_t)(1u << (at % 8));
 }
 
-static void look_at(run_t *run, int32_t rank)
+static void look_at_rank(run_t *run, int32_t rank)
 {
     if (run->ranks[rank].queued)
         return;
@@ -110,7 +110,7 @@ int64_t dp__model_ns(double time)
     return time >= 9.2e12 ? INT64_MAX - 1 : llround(time * 1e6);
 }
 
-static dp_span_t span_of(const run_t *run, int32_t rank, int32_t chunk, int32_t microbatch, double start, double end)
+static dp_span_t make_span(const run_t *run, int32_t rank, int32_t chunk, int32_t microbatch, double start, double end)
 {
     int32_t stage = dp__model_chunk(run->model, rank, chunk)->stage;
 
@@ -128,7 +128,7 @@ static void keep_transfer(run_t *run, int32_t rank, const dp_instr_t *transfer, 
 
     if (run->timeline == NULL)
         return;
-    span = span_of(run, rank, transfer->chunk, transfer->microbatch, start, end);
+    span = make_span(run, rank, transfer->chunk, transfer->microbatch, start, end);
     span.kind = transfer->kind == DP_INSTR_SEND ? DP_SPAN_SEND : DP_SPAN_RECV;
     span.lane = DP_LANE_P2P;
     span.pass = transfer->op;
@@ -144,13 +144,13 @@ static void keep_compute(run_t *run, int32_t rank, const dp_instr_t *instr, doub
 
     if (run->timeline == NULL)
         return;
-    span = span_of(run, rank, instr->chunk, instr->microbatch, start, start + parts[0]);
+    span = make_span(run, rank, instr->chunk, instr->microbatch, start, start + parts[0]);
     span.pass = pair ? DP_OP_F : instr->op;
     span.pair = number;
     (void)dp_timeline_add(run->timeline, rank, &span);
     if (!pair)
         return;
-    span = span_of(run, rank, instr->chunk2, instr->microbatch2, start + parts[0], start + parts[0] + parts[1]);
+    span = make_span(run, rank, instr->chunk2, instr->microbatch2, start + parts[0], start + parts[0] + parts[1]);
     span.pass = DP_OP_B;
     span.pair = number;
     (void)dp_timeline_add(run->timeline, rank, &span);
@@ -202,7 +202,7 @@ static bool input_arrived(const run_t *run, int32_t rank, int32_t in, double *st
     return true;
 }
 
-static void consume(run_t *run, int32_t rank, int32_t in, double ready, double end)
+static void consume_input(run_t *run, int32_t rank, int32_t in, double ready, double end)
 {
     const dp_instr_t *recv = recv_of(run, rank, in);
     message_t *message;
@@ -212,10 +212,10 @@ static void consume(run_t *run, int32_t rank, int32_t in, double ready, double e
     message = message_of(run, recv);
     message->released = end;
     keep_transfer(run, rank, recv, ready, fmax(ready, message->arrived));
-    look_at(run, run->program->channels[recv->channel].src);
+    look_at_rank(run, run->program->channels[recv->channel].src);
 }
 
-static void hold(run_t *run, int32_t rank, double share)
+static void hold_activations(run_t *run, int32_t rank, double share)
 {
     run->ranks[rank].held += share;
     run->results[rank].peak_activations = fmax(run->results[rank].peak_activations, run->ranks[rank].held);
@@ -228,7 +228,7 @@ static void count_activations(run_t *run, int32_t rank, const dp_instr_t *instr)
     bool forward_only = run->program->schedule->forward_only != 0;
 
     if (instr->op == DP_OP_F || instr->op == DP_OP_FB)
-        hold(run, rank, share);
+        hold_activations(run, rank, share);
     if (instr->op == DP_OP_FB)
         run->ranks[rank].held -= share2;
     if (instr->op == DP_OP_B || instr->op == DP_OP_W || (instr->op == DP_OP_F && forward_only))
@@ -266,7 +266,7 @@ static void note_left(run_t *run, int32_t rank, const dp_instr_t *instr, double 
         run->backward_left[bit_of(run, rank, instr->chunk2, instr->microbatch2)] = backward;
 }
 
-static bool compute(run_t *run, int32_t rank, const dp_instr_t *instr)
+static bool run_compute(run_t *run, int32_t rank, const dp_instr_t *instr)
 {
     rank_state_t *state = &run->ranks[rank];
     dp__rank_result_t *result = &run->results[rank];
@@ -291,9 +291,9 @@ static bool compute(run_t *run, int32_t rank, const dp_instr_t *instr)
                        : instr->op == DP_OP_B ? costs->b_leaves
                                               : 0.0);
     note_left(run, rank, instr, forward, backward);
-    consume(run, rank, instr->in, ready, pair || instr->op == DP_OP_F ? forward : backward);
+    consume_input(run, rank, instr->in, ready, pair || instr->op == DP_OP_F ? forward : backward);
     if (pair)
-        consume(run, rank, instr->in2, ready, backward);
+        consume_input(run, rank, instr->in2, ready, backward);
     count_activations(run, rank, instr);
     note_done(run, rank, instr);
     if (!state->started)
@@ -328,7 +328,7 @@ static bool advance_compute(run_t *run, int32_t rank)
     for (; state->at < end; state->at++) {
         const dp_instr_t *instr = &run->program->instrs[state->at];
 
-        if (instr->kind == DP_INSTR_COMPUTE && !compute(run, rank, instr))
+        if (instr->kind == DP_INSTR_COMPUTE && !run_compute(run, rank, instr))
             break;
         if (instr->kind == DP_INSTR_SEND)
             message_of(run, instr)->made = made_at(run, rank, instr);
@@ -350,14 +350,14 @@ static double take_link(run_t *run, int32_t channel, double time)
 }
 
 /* From leaving to arriving. */
-static double travel_time(const run_t *run, int32_t channel)
+static double transfer_time(const run_t *run, int32_t channel)
 {
     return run->model->link_time[channel] + run->model->hop[channel];
 }
 
 /* ---- transfers with credits ---- */
 
-static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
+static bool run_send_line(run_t *run, int32_t rank, const dp_instr_t *instr)
 {
     rank_state_t *state = &run->ranks[rank];
     message_t *message = message_of(run, instr), *before = slot_before(run, instr);
@@ -370,9 +370,9 @@ static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
     leaves = take_link(run, instr->channel, leaves);
     state->comm_free = leaves;
     message->sent = leaves;
-    message->arrived = leaves + travel_time(run, instr->channel);
+    message->arrived = leaves + transfer_time(run, instr->channel);
     keep_transfer(run, rank, instr, leaves, message->arrived);
-    look_at(run, run->program->channels[instr->channel].dst);
+    look_at_rank(run, run->program->channels[instr->channel].dst);
     return true;
 }
 
@@ -384,7 +384,7 @@ static bool advance_sends(run_t *run, int32_t rank)
     for (; state->transfer < state->at; state->transfer++) {
         const dp_instr_t *instr = &run->program->instrs[state->transfer];
 
-        if (instr->kind == DP_INSTR_SEND && !send(run, rank, instr))
+        if (instr->kind == DP_INSTR_SEND && !run_send_line(run, rank, instr))
             break;
     }
     return state->transfer != before;
@@ -401,7 +401,7 @@ static void post_transfer(run_t *run, const dp_instr_t *transfer, double time)
     *(transfer->kind == DP_INSTR_SEND ? &message->sent : &message->posted) = time;
     if (message->sent >= 0.0 && message->posted >= 0.0)
         message->begun = take_link(run, transfer->channel, fmax(message->sent, message->posted));
-    look_at(run, transfer->kind == DP_INSTR_SEND ? channel->dst : channel->src);
+    look_at_rank(run, transfer->kind == DP_INSTR_SEND ? channel->dst : channel->src);
 }
 
 static stream_t *stream_of(run_t *run, int32_t rank, const dp_instr_t *transfer)
@@ -412,7 +412,7 @@ static stream_t *stream_of(run_t *run, int32_t rank, const dp_instr_t *transfer)
     return NULL;
 }
 
-static bool is_transfer(const dp_instr_t *instr)
+static bool is_transfer_line(const dp_instr_t *instr)
 {
     return instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV;
 }
@@ -433,9 +433,9 @@ static dp_status_t make_streams(run_t *run)
         run->first_stream[r + 1] = run->first_stream[r];
         for (int64_t i = program->first[r]; i < program->first[r + 1]; i++) {
             const dp_instr_t *t = &program->instrs[i];
-            stream_t *stream = is_transfer(t) ? stream_of(run, r, t) : NULL;
+            stream_t *stream = is_transfer_line(t) ? stream_of(run, r, t) : NULL;
 
-            if (!is_transfer(t))
+            if (!is_transfer_line(t))
                 continue;
             if (stream == NULL) {
                 stream = &run->streams[run->first_stream[r + 1]++];
@@ -449,13 +449,13 @@ static dp_status_t make_streams(run_t *run)
             run->streams[k].end = run->streams[k].next;
         }
         for (int64_t i = program->first[r]; i < program->first[r + 1]; i++)
-            if (is_transfer(&program->instrs[i]))
+            if (is_transfer_line(&program->instrs[i]))
                 run->transfers[stream_of(run, r, &program->instrs[i])->end++] = i;
     }
     return DP_OK;
 }
 
-static const dp_instr_t *item(const run_t *run, int64_t at)
+static const dp_instr_t *bundle_item(const run_t *run, int64_t at)
 {
     return &run->program->instrs[run->transfers[at]];
 }
@@ -464,7 +464,7 @@ static int64_t end_of_bundle(const run_t *run, const stream_t *stream)
 {
     int64_t end = stream->next + 1;
 
-    while (end < stream->end && item(run, end)->bundle == item(run, stream->next)->bundle)
+    while (end < stream->end && bundle_item(run, end)->bundle == bundle_item(run, stream->next)->bundle)
         end++;
     return end;
 }
@@ -474,17 +474,17 @@ static bool post_bundle(run_t *run, stream_t *stream, int64_t end)
     double time = stream->free;
 
     for (int64_t i = stream->next; i < end; i++) {
-        const message_t *before = stream->kind == DP_INSTR_RECV ? slot_before(run, item(run, i)) : NULL;
+        const message_t *before = stream->kind == DP_INSTR_RECV ? slot_before(run, bundle_item(run, i)) : NULL;
 
         if (before != NULL && before->released < 0.0)
             return false;
         if (before != NULL)
             time = fmax(time, before->released);
         if (stream->kind == DP_INSTR_SEND)
-            time = fmax(time, message_of(run, item(run, i))->made);
+            time = fmax(time, message_of(run, bundle_item(run, i))->made);
     }
     for (int64_t i = stream->next; i < end; i++)
-        post_transfer(run, item(run, i), time);
+        post_transfer(run, bundle_item(run, i), time);
     stream->posted = true;
     return true;
 }
@@ -494,18 +494,19 @@ static bool finish_bundle(run_t *run, stream_t *stream, int64_t end)
     double over = 0.0;
 
     for (int64_t i = stream->next; i < end; i++) {
-        if (message_of(run, item(run, i))->begun < 0.0)
+        if (message_of(run, bundle_item(run, i))->begun < 0.0)
             return false;
-        over = fmax(over, message_of(run, item(run, i))->begun + travel_time(run, item(run, i)->channel));
+        over =
+            fmax(over, message_of(run, bundle_item(run, i))->begun + transfer_time(run, bundle_item(run, i)->channel));
     }
     for (int64_t i = stream->next; i < end; i++) {
-        message_t *message = message_of(run, item(run, i));
+        message_t *message = message_of(run, bundle_item(run, i));
 
         if (stream->kind == DP_INSTR_RECV)
             message->arrived = over;
         else
-            keep_transfer(run, stream->rank, item(run, i), message->begun,
-                          message->begun + travel_time(run, item(run, i)->channel));
+            keep_transfer(run, stream->rank, bundle_item(run, i), message->begun,
+                          message->begun + transfer_time(run, bundle_item(run, i)->channel));
     }
     stream->free = over;
     stream->posted = false;
@@ -546,7 +547,7 @@ static void settle_streams(run_t *run, int32_t rank)
 /* ---- the whole ---- */
 
 /* Says what never starts: the compute lane's operation where there is one, else the transfer. */
-static dp_status_t stuck(const run_t *run, int32_t rank)
+static dp_status_t report_stuck(const run_t *run, int32_t rank)
 {
     static const char *const names[] = {"F", "B", "I", "W", "F&B"};
     const rank_state_t *state = &run->ranks[rank];
@@ -569,7 +570,7 @@ static dp_status_t stuck(const run_t *run, int32_t rank)
                                                                   : "the input of its backward side does not arrive");
 }
 
-static dp_status_t prepare(run_t *run)
+static dp_status_t prepare_run(run_t *run)
 {
     const dp_program_t *program = run->program;
     int64_t messages = run->model->first_message[program->nchannels];
@@ -592,7 +593,7 @@ static dp_status_t prepare(run_t *run)
     for (int32_t r = 0; r < program->ranks; r++) {
         run->ranks[r].at = run->ranks[r].transfer = program->first[r];
         run->results[r] = (dp__rank_result_t){0.0, 0.0, 0.0, 0.0};
-        look_at(run, r);
+        look_at_rank(run, r);
     }
     return DP_OK;
 }
@@ -601,7 +602,7 @@ dp_status_t dp__run(const dp__model_t *model, dp__rank_result_t *results, dp_tim
 {
     run_t run = {.model = model, .program = model->program, .timeline = timeline, .results = results};
     bool bundles = model->program->transport == DP_TRANSPORT_BUNDLES;
-    dp_status_t status = prepare(&run);
+    dp_status_t status = prepare_run(&run);
 
     if (status >= 0 && bundles)
         status = make_streams(&run);
@@ -621,7 +622,7 @@ dp_status_t dp__run(const dp__model_t *model, dp__rank_result_t *results, dp_tim
         settle_streams(&run, r);
     for (int32_t r = 0; r < run.program->ranks && status >= 0; r++)
         if (run.ranks[r].at < run.program->first[r + 1] || run.ranks[r].transfer < run.program->first[r + 1])
-            status = stuck(&run, r);
+            status = report_stuck(&run, r);
     dp__free(run.messages);
     dp__free(run.ranks);
     dp__free(run.queue);

@@ -39,7 +39,7 @@ static int lane_of(int32_t segment)
     return role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
 }
 
-static double cost_of(const braid_t *x, const dp__pair_step_t *step)
+static double cost_of_step(const braid_t *x, const dp__pair_step_t *step)
 {
     const double *costs = step->pass == DP_OP_F ? x->costs->f : step->pass == DP_OP_I ? x->costs->i : x->costs->w;
 
@@ -48,7 +48,7 @@ static double cost_of(const braid_t *x, const dp__pair_step_t *step)
 
 /* F follows the segment before it, I the one after it in the forward order, W the I of its own
  * segment. */
-static double ready(const braid_t *x, const dp__pair_step_t *step)
+static double ready_time(const braid_t *x, const dp__pair_step_t *step)
 {
     if (step->pass == DP_OP_F)
         return step->segment > 0 ? x->end[0][step->segment - 1] : 0.0;
@@ -69,7 +69,7 @@ static void run_recompute(braid_t *x, const dp__pair_step_t *step, double free_a
     x->to[0][x->count[0]++] = free_at[0] += r;
 }
 
-static double overlap(const braid_t *x)
+static double overlap_time(const braid_t *x)
 {
     double sum = 0.0;
     int32_t a = 0, b = 0;
@@ -84,7 +84,7 @@ static double overlap(const braid_t *x)
     return sum;
 }
 
-static braid_times_t run(braid_t *x, int32_t nsteps)
+static braid_times_t run_braid(braid_t *x, int32_t nsteps)
 {
     braid_times_t times = {0.0, 0.0, 0.0};
     double free_at[2] = {0.0, 0.0};
@@ -94,10 +94,10 @@ static braid_times_t run(braid_t *x, int32_t nsteps)
         x->end[0][s] = x->end[1][s] = 0.0;
     for (int32_t k = 0; k < nsteps; k++) {
         int lane = x->steps[k].pass == DP_OP_W ? 0 : lane_of(x->steps[k].segment);
-        double cost = cost_of(x, &x->steps[k]), start;
+        double cost = cost_of_step(x, &x->steps[k]), start;
 
         run_recompute(x, &x->steps[k], free_at);
-        start = fmax(free_at[lane], ready(x, &x->steps[k]));
+        start = fmax(free_at[lane], ready_time(x, &x->steps[k]));
 
         free_at[lane] = start + cost;
         x->from[lane][x->count[lane]] = start;
@@ -107,7 +107,7 @@ static braid_times_t run(braid_t *x, int32_t nsteps)
         times.communication += lane == 1 ? cost : 0.0;
         times.time = fmax(times.time, free_at[lane]);
     }
-    times.hidden = overlap(x);
+    times.hidden = overlap_time(x);
     return times;
 }
 
@@ -116,15 +116,16 @@ static braid_times_t run_pass(braid_t *x, int pass)
 {
     for (int32_t s = 0; s < x->segments; s++)
         x->steps[s] = (dp__pair_step_t){(uint8_t)pass, (int16_t)(pass == DP_OP_F ? s : x->segments - 1 - s)};
-    return run(x, x->segments);
+    return run_braid(x, x->segments);
 }
 
 static braid_times_t run_pair(braid_t *x, bool forward)
 {
-    return run(x, dp__pair_order(x->shape, forward ? x->segments : 0, x->shape, x->segments, x->steps));
+    return run_braid(x, dp__pair_order(x->shape, forward ? x->segments : 0, x->shape, x->segments, x->steps));
 }
 
-static dp_status_t check(const dp_segment_costs_t *segments, const dp_costs_t *costs, const dp_pair_figures_t *pair_out)
+static dp_status_t check_segments(const dp_segment_costs_t *segments, const dp_costs_t *costs,
+                                  const dp_pair_figures_t *pair_out)
 {
     dp_status_t status = dp__sized_check("segment costs", segments, "dp_segment_costs_t", DP_SEGMENT_COSTS_MIN);
 
@@ -153,7 +154,7 @@ static dp_status_t check(const dp_segment_costs_t *segments, const dp_costs_t *c
     return DP_OK;
 }
 
-static dp_status_t make_room(const dp_segment_costs_t *segments, braid_t *x)
+static dp_status_t allocate_braid(const dp_segment_costs_t *segments, braid_t *x)
 {
     size_t n = (size_t)segments->layers * LAYER;
     double *times = dp__calloc(18 * n, sizeof(*times));
@@ -174,7 +175,7 @@ static dp_status_t make_room(const dp_segment_costs_t *segments, braid_t *x)
     return DP_OK;
 }
 
-static void clear(braid_t *x)
+static void clear_braid(braid_t *x)
 {
     dp__free(x->shape);
     dp__free(x->steps);
@@ -183,12 +184,12 @@ static void clear(braid_t *x)
 
 dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs, dp_pair_figures_t *pair_out)
 {
-    dp_status_t status = check(segments, costs, pair_out);
+    dp_status_t status = check_segments(segments, costs, pair_out);
     braid_t x;
 
     if (status < 0)
         return status;
-    status = make_room(segments, &x);
+    status = allocate_braid(segments, &x);
     if (status >= 0) {
         braid_times_t pair = run_pair(&x, true);
         dp_pair_figures_t figures = {.struct_size = sizeof(figures),
@@ -204,6 +205,6 @@ dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_
         costs->i = run_pass(&x, DP_OP_I).time;
         costs->w = run_pass(&x, DP_OP_W).time;
     }
-    clear(&x);
+    clear_braid(&x);
     return status;
 }

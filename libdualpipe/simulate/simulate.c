@@ -54,7 +54,7 @@ static double peak_regained(const dp__model_t *model, int32_t rank)
 }
 
 /* From the first start to the last end of ranks a and b. */
-static double window(const dp__rank_result_t *results, int32_t a, int32_t b)
+static double window_length(const dp__rank_result_t *results, int32_t a, int32_t b)
 {
     return fmax(results[a].last_end, results[b].last_end) - fmin(results[a].first_start, results[b].first_start);
 }
@@ -69,7 +69,7 @@ static double step_time(const dp__model_t *model, const dp__rank_result_t *resul
         dp_schedule_place(model->program->schedule, r, 0, &place);
         start = fmin(start, results[r].first_start);
         end = fmax(end, results[r].last_end);
-        longest = fmax(longest, window(results, r, place.mirror_rank >= 0 ? place.mirror_rank : r));
+        longest = fmax(longest, window_length(results, r, place.mirror_rank >= 0 ? place.mirror_rank : r));
     }
     return model->costs.barrier != 0.0 ? end - start : longest;
 }
@@ -101,7 +101,7 @@ static dp_status_t keep_steps(const dp__model_t *model, const dp__rank_result_t 
     return DP_OK;
 }
 
-static dp_status_t sum_up(const dp__model_t *model, const dp__rank_result_t *results, dp_simulation_t *result)
+static dp_status_t sum_up_ranks(const dp__model_t *model, const dp__rank_result_t *results, dp_simulation_t *result)
 {
     result->step_time = step_time(model, results);
     result->formula_bubble = dp__formula_bubble(model->program->schedule, &model->costs);
@@ -113,7 +113,7 @@ static dp_status_t sum_up(const dp__model_t *model, const dp__rank_result_t *res
     return result->timeline != NULL ? keep_steps(model, results, result->timeline) : DP_OK;
 }
 
-static dp_status_t make_room(const dp_program_t *program, int64_t spans, dp_simulation_t *result)
+static dp_status_t allocate_result(const dp_program_t *program, int64_t spans, dp_simulation_t *result)
 {
     result->ranks = program->ranks;
     result->bubble = dp__calloc((size_t)program->ranks, sizeof(*result->bubble));
@@ -129,7 +129,7 @@ static dp_status_t run_model(const dp__model_t *model, const dp__lanes_model_t *
                              dp_simulation_t *result)
 {
     int64_t spans = !with_timeline ? 0 : lanes != NULL ? dp__lanes_spans(lanes) : spans_per_rank(model->program);
-    dp_status_t status = make_room(model->program, spans, result);
+    dp_status_t status = allocate_result(model->program, spans, result);
     dp__rank_result_t *results = dp__calloc((size_t)model->program->ranks, sizeof(*results));
 
     if (status >= 0 && results == NULL)
@@ -138,7 +138,7 @@ static dp_status_t run_model(const dp__model_t *model, const dp__lanes_model_t *
         status =
             lanes != NULL ? dp__lanes_run(lanes, results, result->timeline) : dp__run(model, results, result->timeline);
     if (status >= 0)
-        status = sum_up(model, results, result);
+        status = sum_up_ranks(model, results, result);
     dp__free(results);
     return status;
 }

@@ -102,7 +102,7 @@ static void place_spans(const dp__row_t *row, int64_t origin, placed_t *placed)
     }
 }
 
-static int by_flow(const void *a, const void *b)
+static int compare_flows(const void *a, const void *b)
 {
     const flow_end_t *x = a, *y = b;
 
@@ -136,7 +136,7 @@ static dp_status_t find_flows(const dp_timeline_t *timeline, flows_t *flows)
                 flows->ends[n++] = (flow_end_t){span->flow, span->kind == DP_SPAN_RECV};
         }
     }
-    qsort(flows->ends, (size_t)n, sizeof(*flows->ends), by_flow);
+    qsort(flows->ends, (size_t)n, sizeof(*flows->ends), compare_flows);
     for (int64_t i = 0; i < n;) {
         int64_t next = i + 1;
 
@@ -154,7 +154,7 @@ static bool has_arrow(const flows_t *flows, const dp_span_t *span)
 {
     flow_end_t key = {span->flow, 0};
 
-    return ends_message(span) && bsearch(&key, flows->ends, (size_t)flows->count, sizeof(key), by_flow) != NULL;
+    return ends_message(span) && bsearch(&key, flows->ends, (size_t)flows->count, sizeof(key), compare_flows) != NULL;
 }
 
 /* Of the first span: what times count from. */
@@ -273,8 +273,8 @@ static void put_arrow(dp__json_out_t *out, int32_t rank, const placed_t *at)
     dp__json_put(out, "}");
 }
 
-static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank, int64_t origin,
-                           const flows_t *flows)
+static dp_status_t put_rank_row(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank, int64_t origin,
+                                const flows_t *flows)
 {
     const dp__row_t *row = &timeline->rows[rank];
     placed_t *placed = dp__calloc((size_t)row->count, sizeof(*placed));
@@ -317,7 +317,7 @@ dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn 
     dp__json_open(&out, write, user);
     dp__json_put(&out, "{\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":%" PRId64 ",\"traceEvents\":[", origin);
     for (int32_t r = 0; r < timeline->ranks && status >= 0 && out.status >= 0; r++)
-        status = put_row(&out, timeline, r, origin, &flows);
+        status = put_rank_row(&out, timeline, r, origin, &flows);
     dp__json_put(&out, "\n]}\n");
     written = dp__json_close(&out);
     dp__free(flows.ends);

@@ -14,7 +14,7 @@ dp__clock_sample_t dp__clock_sample(int64_t sent_ns, int64_t answer_ns, int64_t 
     return (dp__clock_sample_t){sent_ns + (heard_ns - sent_ns) / 2, answer_ns - heard_ns, answer_ns - sent_ns};
 }
 
-static int by_time(const void *a, const void *b)
+static int compare_times(const void *a, const void *b)
 {
     const dp__clock_sample_t *x = a, *y = b;
 
@@ -24,20 +24,20 @@ static int by_time(const void *a, const void *b)
 void dp__clock_sort(dp__clock_sample_t *samples, size_t count)
 {
     if (count > 0) /* of no samples the pointer may be NULL, which qsort does not take */
-        qsort(samples, count, sizeof(*samples), by_time);
+        qsort(samples, count, sizeof(*samples), compare_times);
 }
 
-static int64_t width(const dp__clock_sample_t *s)
+static int64_t sample_width(const dp__clock_sample_t *s)
 {
     return s->high_ns - s->low_ns;
 }
 
-static const dp__clock_sample_t *narrowest(const dp__clock_sample_t *samples, size_t count)
+static const dp__clock_sample_t *narrowest_sample(const dp__clock_sample_t *samples, size_t count)
 {
     const dp__clock_sample_t *best = samples;
 
     for (size_t i = 1; i < count; i++)
-        if (width(&samples[i]) < width(best))
+        if (sample_width(&samples[i]) < sample_width(best))
             best = &samples[i];
     return best;
 }
@@ -59,11 +59,11 @@ static size_t first_after(const dp__clock_sample_t *samples, size_t count, int64
 
 /* How far the offset may have moved since; the interval is that of some moment between question and
  * answer. */
-static int64_t slack(const dp__clock_sample_t *s, int64_t at_ns)
+static int64_t drift_slack(const dp__clock_sample_t *s, int64_t at_ns)
 {
     int64_t away = at_ns > s->at_ns ? at_ns - s->at_ns : s->at_ns - at_ns;
 
-    return 1 + (int64_t)(DP__CLOCK_DRIFT * (double)(away + width(s)));
+    return 1 + (int64_t)(DP__CLOCK_DRIFT * (double)(away + sample_width(s)));
 }
 
 int64_t dp__clock_offset(const dp__clock_sample_t *samples, size_t count, int64_t at_ns, int64_t *bound_out)
@@ -74,7 +74,7 @@ int64_t dp__clock_offset(const dp__clock_sample_t *samples, size_t count, int64_
     int64_t low = INT64_MIN, high = INT64_MAX, half;
 
     for (size_t i = from; i < to; i++) {
-        int64_t loose = slack(&samples[i], at_ns);
+        int64_t loose = drift_slack(&samples[i], at_ns);
 
         low = samples[i].low_ns - loose > low ? samples[i].low_ns - loose : low;
         high = samples[i].high_ns + loose < high ? samples[i].high_ns + loose : high;
@@ -93,17 +93,17 @@ void dp__clock_drift(const dp__clock_sample_t *samples, size_t count, double *dr
 
     *drift_out = *bound_out = 0;
     if (count > 1) {
-        a = narrowest(samples, count / 2);
-        b = narrowest(samples + count / 2, count - count / 2);
+        a = narrowest_sample(samples, count / 2);
+        b = narrowest_sample(samples + count / 2, count - count / 2);
     }
     seconds = count > 1 ? (double)(b->at_ns - a->at_ns) * 1e-9 : 0;
     if (seconds <= 0)
         return;
     *drift_out = ((double)(b->low_ns - a->low_ns) + (double)(b->high_ns - a->high_ns)) / 2 / seconds;
-    *bound_out = (double)(width(a) + width(b)) / 2 / seconds;
+    *bound_out = (double)(sample_width(a) + sample_width(b)) / 2 / seconds;
 }
 
-static int64_t shifted(const dp__clock_sample_t *samples, size_t count, int64_t at_ns, dp_row_clock_t *clock)
+static int64_t shift_time(const dp__clock_sample_t *samples, size_t count, int64_t at_ns, dp_row_clock_t *clock)
 {
     int64_t bound;
 
@@ -121,8 +121,8 @@ void dp__timeline_align(dp_timeline_t *timeline, int32_t rank, const dp__clock_s
     for (int64_t i = 0; i < row->count; i++) {
         dp_span_t *span = &row->spans[i];
 
-        span->start_ns = shifted(samples, count, span->start_ns, &row->clock);
-        span->end_ns = shifted(samples, count, span->end_ns, &row->clock);
+        span->start_ns = shift_time(samples, count, span->start_ns, &row->clock);
+        span->end_ns = shift_time(samples, count, span->end_ns, &row->clock);
     }
 }
 

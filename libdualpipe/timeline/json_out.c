@@ -14,17 +14,17 @@ void dp__json_open(dp__json_out_t *out, dp_write_fn write, void *user)
     out->used = 0;
 }
 
-static void flush(dp__json_out_t *out)
+static void flush_buffer(dp__json_out_t *out)
 {
     if (out->status >= 0 && out->used > 0)
         out->status = out->write(out->user, out->buffer, out->used);
     out->used = 0;
 }
 
-static void append(dp__json_out_t *out, const char *text, size_t bytes)
+static void append_bytes(dp__json_out_t *out, const char *text, size_t bytes)
 {
     if (bytes > sizeof(out->buffer) - out->used)
-        flush(out);
+        flush_buffer(out);
     memcpy(out->buffer + out->used, text, bytes);
     out->used += bytes;
 }
@@ -43,7 +43,7 @@ void dp__json_put(dp__json_out_t *out, const char *fmt, ...)
             out->status = dp_fail(DP_ERR_OVERFLOW, "JSON: %d bytes in one piece", bytes);
         return;
     }
-    append(out, text, (size_t)bytes);
+    append_bytes(out, text, (size_t)bytes);
 }
 
 /* Bytes of the UTF-8 character at `at`, 0 when it is none: cut, overlong, a surrogate or past
@@ -71,19 +71,19 @@ void dp__json_text(dp__json_out_t *out, const char *text)
         size_t bytes = utf8_bytes(at);
 
         if (bytes == 0)
-            append(out, "\\ufffd", 6);
+            append_bytes(out, "\\ufffd", 6);
         else if (*at == '"' || *at == '\\')
             dp__json_put(out, "\\%c", *at);
         else if (*at < 0x20)
             dp__json_put(out, "\\u%04x", *at);
         else
-            append(out, (const char *)at, bytes);
+            append_bytes(out, (const char *)at, bytes);
         at += bytes > 0 ? bytes : 1;
     }
 }
 
 dp_status_t dp__json_close(dp__json_out_t *out)
 {
-    flush(out);
+    flush_buffer(out);
     return out->status;
 }

@@ -18,13 +18,13 @@ typedef struct cursor {
     unsigned char *at;
 } cursor_t;
 
-static void put(cursor_t *to, const void *value, size_t bytes)
+static void put_bytes(cursor_t *to, const void *value, size_t bytes)
 {
     memcpy(to->at, value, bytes);
     to->at += bytes;
 }
 
-static void get(const unsigned char **from, void *value, size_t bytes)
+static void get_bytes(const unsigned char **from, void *value, size_t bytes)
 {
     memcpy(value, *from, bytes);
     *from += bytes;
@@ -37,14 +37,14 @@ static void get(const unsigned char **from, void *value, size_t bytes)
 
 static void put_span(cursor_t *to, const dp_span_t *span)
 {
-#define PUT(field) put(to, &span->field, sizeof(span->field));
+#define PUT(field) put_bytes(to, &span->field, sizeof(span->field));
     SPAN_FIELDS(PUT)
 #undef PUT
 }
 
 static void get_span(const unsigned char **from, dp_span_t *span)
 {
-#define GET(field) get(from, &span->field, sizeof(span->field));
+#define GET(field) get_bytes(from, &span->field, sizeof(span->field));
     SPAN_FIELDS(GET)
 #undef GET
 }
@@ -80,17 +80,17 @@ dp_status_t dp__timeline_pack(const dp_timeline_t *timeline, int32_t rank, void 
         return dp_fail(DP_ERR_INVALID, "timeline: rank %d packs into %zu bytes, the buffer has %zu", rank, size,
                        *bytes);
     *bytes = size;
-    put(&to, &magic, sizeof(magic));
-    put(&to, &version, sizeof(version));
+    put_bytes(&to, &magic, sizeof(magic));
+    put_bytes(&to, &version, sizeof(version));
     counts[0] = (uint64_t)timeline->nnames;
     counts[1] = (uint64_t)row->count;
     counts[2] = (uint64_t)row->lost;
-    put(&to, counts, sizeof(counts));
+    put_bytes(&to, counts, sizeof(counts));
     for (int32_t n = 1; n <= timeline->nnames; n++) {
         unsigned char length = (unsigned char)strlen(timeline->names[n]);
 
-        put(&to, &length, 1);
-        put(&to, timeline->names[n], length);
+        put_bytes(&to, &length, 1);
+        put_bytes(&to, timeline->names[n], length);
     }
     for (int64_t i = 0; i < row->count; i++)
         put_span(&to, &row->spans[i]);
@@ -111,13 +111,13 @@ static const char *open_packed(const unsigned char *at, size_t bytes, packed_t *
 
     if (bytes < HEADER_BYTES)
         return "they are too short";
-    get(&at, &magic, sizeof(magic));
-    get(&at, &version, sizeof(version));
+    get_bytes(&at, &magic, sizeof(magic));
+    get_bytes(&at, &version, sizeof(version));
     if (magic != MAGIC || version != VERSION)
         return "they are not a packed row of this version";
-    get(&at, &packed->nnames, 8);
-    get(&at, &packed->count, 8);
-    get(&at, &packed->lost, 8);
+    get_bytes(&at, &packed->nnames, 8);
+    get_bytes(&at, &packed->count, 8);
+    get_bytes(&at, &packed->lost, 8);
     if (packed->nnames > DP__TIMELINE_NAMES)
         return "there are too many names";
     if (packed->lost > INT64_MAX / 2)

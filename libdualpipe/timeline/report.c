@@ -37,7 +37,7 @@ static int class_of(const dp_span_t *span)
     }
 }
 
-static void widen(window_t *window, int64_t start, int64_t end)
+static void widen_window(window_t *window, int64_t start, int64_t end)
 {
     if (start < window->start)
         window->start = start;
@@ -55,9 +55,9 @@ static window_t row_window(const dp__row_t *row, int32_t step)
 
         if (step >= 0 && span->step != step)
             continue;
-        widen(&all, span->start_ns, span->end_ns);
+        widen_window(&all, span->start_ns, span->end_ns);
         if (span->kind == DP_SPAN_STEP)
-            widen(&steps, span->start_ns, span->end_ns);
+            widen_window(&steps, span->start_ns, span->end_ns);
     }
     return steps.end >= 0 ? steps : all;
 }
@@ -69,7 +69,7 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int64_t gather(const dp__row_t *row, int32_t step, window_t window, interval_t *intervals)
+static int64_t gather_intervals(const dp__row_t *row, int32_t step, window_t window, interval_t *intervals)
 {
     int64_t n = 0;
 
@@ -91,7 +91,7 @@ static int64_t gather(const dp__row_t *row, int32_t step, window_t window, inter
 }
 
 /* Length of the union of the intervals whose class is in the mask. They are sorted by start. */
-static int64_t covered(const interval_t *intervals, int64_t n, int mask)
+static int64_t covered_time(const interval_t *intervals, int64_t n, int mask)
 {
     int64_t total = 0, reached = 0;
 
@@ -125,21 +125,21 @@ dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t rank, int3
         window_t one = common_window || r == rank ? row_window(&timeline->rows[r], step) : no_window;
 
         if (one.end >= 0)
-            widen(&window, one.start, one.end);
+            widen_window(&window, one.start, one.end);
     }
     if (window.end < 0)
         return dp_fail(DP_ERR_INVALID, "timeline: rank %d has no spans of step %d", rank, step);
     intervals = dp__calloc((size_t)row->count, sizeof(*intervals));
     if (intervals == NULL)
         return dp_fail(DP_ERR_NOMEM, "timeline: no memory to sort %lld spans of rank %d", (long long)row->count, rank);
-    n = gather(row, step, window, intervals);
+    n = gather_intervals(row, step, window, intervals);
     report.window = window.end - window.start;
-    report.compute_busy = covered(intervals, n, COMPUTE);
-    report.comm_busy = covered(intervals, n, communication);
+    report.compute_busy = covered_time(intervals, n, COMPUTE);
+    report.comm_busy = covered_time(intervals, n, communication);
     /* in this order no sum passes the window, which may be as long as the clock */
-    report.comm_hidden = report.compute_busy - (covered(intervals, n, COMPUTE | communication) - report.comm_busy);
-    report.bubble = report.window - covered(intervals, n, COMPUTE | ALL_TO_ALL);
-    report.waiting = covered(intervals, n, WAITING);
+    report.comm_hidden = report.compute_busy - (covered_time(intervals, n, COMPUTE | communication) - report.comm_busy);
+    report.bubble = report.window - covered_time(intervals, n, COMPUTE | ALL_TO_ALL);
+    report.waiting = covered_time(intervals, n, WAITING);
     dp_sized_put(report_out, &report);
     dp__free(intervals);
     return DP_OK;

@@ -102,7 +102,7 @@ static int by_place(const void *a, const void *b)
     return (x->stage > y->stage) - (x->stage < y->stage);
 }
 
-static void collect(const dp_trace_t *trace, bool on_device, actions_t *actions)
+static void collect_actions(const dp_trace_t *trace, bool on_device, actions_t *actions)
 {
     for (size_t r = 0; r < trace->nranges; r++) {
         const dp__trace_range_t *range = &trace->ranges[r];
@@ -181,7 +181,7 @@ static void put_cost(dp__json_out_t *to, const char *name, double nanoseconds)
         dp__json_put(to, "%s=%.6g\n", name, nanoseconds / 1e6);
 }
 
-static dp_status_t put_all(const actions_t *actions, bool on_device, const char *title, dp__json_out_t *to)
+static dp_status_t put_actions(const actions_t *actions, bool on_device, const char *title, dp__json_out_t *to)
 {
     double *scale = dp__allocate((size_t)actions->stages * sizeof(*scale), 16), i = actions->mean[DP_OP_I],
            w = actions->mean[DP_OP_W], b = actions->mean[DP_OP_B], chunks = actions->chunks;
@@ -218,10 +218,10 @@ dp_status_t dp__trace_actions_put(const dp_trace_t *trace, const char *title, dp
 
     if (actions.items == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu annotations", trace->nranges);
-    collect(trace, true, &actions);
+    collect_actions(trace, true, &actions);
     if (actions.count == 0) {
         on_device = false;
-        collect(trace, false, &actions);
+        collect_actions(trace, false, &actions);
     }
     actions.time = dp__calloc((size_t)(KINDS * actions.stages) + 1, sizeof(*actions.time));
     if (actions.time == NULL)
@@ -233,7 +233,7 @@ dp_status_t dp__trace_actions_put(const dp_trace_t *trace, const char *title, dp
             status = dp_fail(DP_ERR_REJECTED, "%s: no operation such as PP:0F3 takes any time", title);
     }
     if (status == DP_OK)
-        status = put_all(&actions, on_device, title, to);
+        status = put_actions(&actions, on_device, title, to);
     dp__free(actions.items);
     dp__free(actions.time);
     return status;

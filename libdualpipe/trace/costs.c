@@ -94,7 +94,7 @@ static int by_time(const void *a, const void *b)
     return x->key - y->key;
 }
 
-static bool computes(int key)
+static bool is_computing(int key)
 {
     int segment = dp__trace_key_segment(key);
 
@@ -107,13 +107,13 @@ static void add_stretch(sums_t *sums, const int64_t *running, double length)
     int sharing = 0;
 
     for (int k = 0; k < DP__TRACE_KEYS; k++)
-        sharing += computes(k) && running[k] > 0;
+        sharing += is_computing(k) && running[k] > 0;
     for (int k = 0; k < DP__TRACE_KEYS; k++)
         if (running[k] > 0)
-            sums->time[k] += computes(k) ? length / sharing : length;
+            sums->time[k] += is_computing(k) ? length / sharing : length;
 }
 
-static void sweep(sums_t *sums, edge_t *edges, size_t count)
+static void sweep_edges(sums_t *sums, edge_t *edges, size_t count)
 {
     int64_t running[DP__TRACE_KEYS] = {0};
 
@@ -154,7 +154,7 @@ static dp_status_t add_rank(sums_t *sums, const request_t *request, const dp__tr
         edges[count++] = (edge_t){record->start, key, 1};
         edges[count++] = (edge_t){record->end, key, -1};
     }
-    sweep(sums, edges, count);
+    sweep_edges(sums, edges, count);
     dp__free(edges);
     return DP_OK;
 }
@@ -230,7 +230,7 @@ static chunks_t measure_chunks(const sums_t *sums, int32_t layers)
 static const char *const segment_names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
 static const char pass_names[] = "FIW";
 
-static dp_status_t derive(const sums_t *sums, double layers, dp_costs_t *costs, dp_pair_figures_t *pair)
+static dp_status_t derive_costs(const sums_t *sums, double layers, dp_costs_t *costs, dp_pair_figures_t *pair)
 {
     dp_segment_costs_t segments = {.struct_size = sizeof(segments), .layers = (int32_t)layers};
     double *const passes[3] = {segments.f, segments.i, segments.w};
@@ -279,7 +279,7 @@ static dp_status_t put_costs(const sums_t *sums, const request_t *request, dp__j
     if (chunks.layers > DP_SEGMENT_LAYERS)
         return dp_fail(DP_ERR_REJECTED, "%g layers in a chunk: give --layers N, how many layers a chunk has",
                        chunks.layers);
-    status = derive(sums, chunks.layers, &costs, &pair);
+    status = derive_costs(sums, chunks.layers, &costs, &pair);
     if (status != DP_OK)
         return status;
     dp__trace_costs_head(request->title, to);
@@ -360,7 +360,7 @@ static dp_status_t put_ours(const dp_trace_t *trace, dp__json_out_t *to)
     return status;
 }
 
-static dp_status_t put(const dp_trace_t *trace, const request_t *request, dp__json_out_t *to)
+static dp_status_t write_costs_json(const dp_trace_t *trace, const request_t *request, dp__json_out_t *to)
 {
     if (trace->ndetails > 0 && trace->nranges == 0)
         return put_ours(trace, to);
@@ -401,7 +401,7 @@ static dp_status_t write_request(const dp_trace_t *trace, const request_t *reque
     if (to == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the costs");
     dp__json_open(to, write, user);
-    status = put(trace, request, to);
+    status = write_costs_json(trace, request, to);
     if (status == DP_OK)
         status = dp__json_close(to);
     dp__free(to);

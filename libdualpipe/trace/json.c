@@ -101,7 +101,7 @@ static dp_status_t keep_bytes(dp__trace_json_reader_t *reader)
     return DP_OK;
 }
 
-static dp_status_t refill(dp__trace_json_reader_t *reader)
+static dp_status_t refill_buffer(dp__trace_json_reader_t *reader)
 {
     dp_status_t status = reader->keeping ? keep_bytes(reader) : DP_OK;
     size_t bytes = 0;
@@ -117,12 +117,12 @@ static dp_status_t refill(dp__trace_json_reader_t *reader)
 }
 
 /* The byte that comes, -1 at the end, -2 when reading failed. */
-static inline int peek(dp__trace_json_reader_t *reader)
+static inline int peek_byte(dp__trace_json_reader_t *reader)
 {
     if (reader->at == reader->end) {
         if (reader->ended)
             return -1;
-        reader->failure = refill(reader);
+        reader->failure = refill_buffer(reader);
         if (reader->failure != DP_OK)
             return -2;
         if (reader->at == reader->end)
@@ -135,13 +135,13 @@ static int peek_behind_blanks(dp__trace_json_reader_t *reader)
 {
     int byte;
 
-    while ((byte = peek(reader)) == ' ' || byte == '\n' || byte == '\t' || byte == '\r')
+    while ((byte = peek_byte(reader)) == ' ' || byte == '\n' || byte == '\t' || byte == '\r')
         reader->at++;
     return byte;
 }
 
 /* What stands there is not what was due. */
-static dp_status_t unexpected(dp__trace_json_reader_t *reader, int byte, const char *due)
+static dp_status_t refuse_byte(dp__trace_json_reader_t *reader, int byte, const char *due)
 {
     uint64_t offset = dp__trace_json_offset(reader);
 
@@ -219,7 +219,7 @@ static dp_status_t read_hex(dp__trace_json_reader_t *reader, uint32_t *code_out)
 {
     *code_out = 0;
     for (int i = 0; i < 4; i++) {
-        int byte = peek(reader), digit;
+        int byte = peek_byte(reader), digit;
 
         if (byte >= '0' && byte <= '9')
             digit = byte - '0';
@@ -228,7 +228,7 @@ static dp_status_t read_hex(dp__trace_json_reader_t *reader, uint32_t *code_out)
         else if (byte >= 'A' && byte <= 'F')
             digit = byte - 'A' + 10;
         else
-            return unexpected(reader, byte, "a digit of \\uXXXX");
+            return refuse_byte(reader, byte, "a digit of \\uXXXX");
         *code_out = *code_out << 4 | (uint32_t)digit;
         reader->at++;
     }
@@ -242,10 +242,10 @@ static dp_status_t read_code(dp__trace_json_reader_t *reader)
     dp_status_t status = read_hex(reader, &code);
 
     while (status == DP_OK && code >= 0xd800 && code < 0xdc00) {
-        if (peek(reader) != '\\')
+        if (peek_byte(reader) != '\\')
             break;
         reader->at++;
-        if (peek(reader) != 'u') {
+        if (peek_byte(reader) != 'u') {
             add_code(reader, 0xfffd);
             return DP_ERR_ABORTED; /* some other escape: the caller's */
         }
@@ -270,11 +270,11 @@ static dp_status_t read_escape(dp__trace_json_reader_t *reader)
     dp_status_t status = DP_ERR_ABORTED;
 
     while (status == DP_ERR_ABORTED) {
-        int byte = peek(reader);
+        int byte = peek_byte(reader);
         const char *letter = byte > 0 ? strchr(letters, byte) : NULL;
 
         if (byte != 'u' && letter == NULL)
-            return unexpected(reader, byte, "one of \"\\/bfnrtu behind a backslash");
+            return refuse_byte(reader, byte, "one of \"\\/bfnrtu behind a backslash");
         reader->at++;
         if (letter != NULL) {
             add_text(reader, &meanings[letter - letters], 1);
@@ -302,13 +302,13 @@ static dp_status_t read_string(dp__trace_json_reader_t *reader)
             reader->at++;
         }
         add_text(reader, reader->buffer + from, reader->at - from);
-        byte = peek(reader);
+        byte = peek_byte(reader);
         if (byte == '"')
             break;
         if (byte >= 0x20 && byte != '\\')
             continue;
         if (byte != '\\')
-            return unexpected(reader, byte, "the rest of a string");
+            return refuse_byte(reader, byte, "the rest of a string");
         reader->at++;
         status = read_escape(reader);
         if (status != DP_OK)
@@ -360,10 +360,10 @@ static bool is_number(const char *text)
 static dp_status_t read_word(dp__trace_json_reader_t *reader, const char *word)
 {
     for (; *word != 0; word++) {
-        int byte = peek(reader);
+        int byte = peek_byte(reader);
 
         if (byte != *word)
-            return unexpected(reader, byte, "a value");
+            return refuse_byte(reader, byte, "a value");
         reader->at++;
     }
     return DP_OK;
@@ -374,7 +374,7 @@ static dp_status_t read_number(dp__trace_json_reader_t *reader, uint64_t offset)
     size_t used = 0;
     int byte;
 
-    while (continues_number(byte = peek(reader)) && used < NUMBER_BYTES) {
+    while (continues_number(byte = peek_byte(reader)) && used < NUMBER_BYTES) {
         reader->text[used++] = (char)byte;
         reader->at++;
     }
@@ -386,7 +386,7 @@ static dp_status_t read_number(dp__trace_json_reader_t *reader, uint64_t offset)
         return read_word(reader, "Infinity");
     }
     if (byte == -1)
-        return unexpected(reader, byte, "the rest of a number, or what follows it");
+        return refuse_byte(reader, byte, "the rest of a number, or what follows it");
     if (used == NUMBER_BYTES || !is_number(reader->text))
         return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": \"%.40s\" is not a number", offset, reader->text);
     return DP_OK;
@@ -410,7 +410,7 @@ static dp_status_t read_constant(dp__trace_json_reader_t *reader, int byte, dp__
         snprintf(reader->text, sizeof(reader->text), "%s", known[k].kind == DP__JSON_NUMBER ? known[k].word : "");
         return read_word(reader, known[k].word);
     }
-    return unexpected(reader, byte, "a value");
+    return refuse_byte(reader, byte, "a value");
 }
 
 /* ---- structure ---- */
@@ -420,7 +420,7 @@ static void value_is_over(dp__trace_json_reader_t *reader)
     reader->expect = reader->depth == 0 ? EXPECT_NOTHING : EXPECT_COMMA_OR_END;
 }
 
-static dp_status_t nest(dp__trace_json_reader_t *reader, int byte)
+static dp_status_t open_level(dp__trace_json_reader_t *reader, int byte)
 {
     if (reader->depth == DP__JSON_DEPTH)
         return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": nested more than %d deep, which no trace is",
@@ -431,7 +431,7 @@ static dp_status_t nest(dp__trace_json_reader_t *reader, int byte)
     return DP_OK;
 }
 
-static void unnest(dp__trace_json_reader_t *reader)
+static void close_level(dp__trace_json_reader_t *reader)
 {
     reader->depth--;
     reader->at++;
@@ -444,7 +444,7 @@ static dp_status_t read_value(dp__trace_json_reader_t *reader, int byte, dp__tra
 
     if (byte == '{' || byte == '[') {
         token->kind = byte == '{' ? DP__JSON_OBJECT : DP__JSON_ARRAY;
-        return nest(reader, byte);
+        return open_level(reader, byte);
     }
     if (byte == '"') {
         token->kind = DP__JSON_STRING;
@@ -464,14 +464,14 @@ static dp_status_t read_key(dp__trace_json_reader_t *reader, int byte, dp__trace
     dp_status_t status;
 
     if (byte != '"')
-        return unexpected(reader, byte, "a name in quotes");
+        return refuse_byte(reader, byte, "a name in quotes");
     token->kind = DP__JSON_KEY;
     status = read_string(reader);
     if (status != DP_OK)
         return status;
     byte = peek_behind_blanks(reader);
     if (byte != ':')
-        return unexpected(reader, byte, "a colon");
+        return refuse_byte(reader, byte, "a colon");
     reader->at++;
     reader->expect = EXPECT_VALUE;
     return DP_OK;
@@ -500,11 +500,11 @@ static dp_status_t behind_value(dp__trace_json_reader_t *reader, int byte, dp__t
         return end_unclosed(reader, token);
     if (byte == (in_object ? '}' : ']')) {
         token->kind = in_object ? DP__JSON_OBJECT_END : DP__JSON_ARRAY_END;
-        unnest(reader);
+        close_level(reader);
         return DP_OK;
     }
     if (byte != ',')
-        return unexpected(reader, byte, in_object ? "a comma or }" : "a comma or ]");
+        return refuse_byte(reader, byte, in_object ? "a comma or }" : "a comma or ]");
     reader->at++;
     byte = peek_behind_blanks(reader);
     token->offset = dp__trace_json_offset(reader);
@@ -527,7 +527,7 @@ dp_status_t dp__trace_json_next(dp__trace_json_reader_t *reader, dp__trace_json_
         if (byte != ']')
             return read_value(reader, byte, token);
         token->kind = DP__JSON_ARRAY_END;
-        unnest(reader);
+        close_level(reader);
         return DP_OK;
     case EXPECT_VALUE:
         return read_value(reader, byte, token);
@@ -535,12 +535,12 @@ dp_status_t dp__trace_json_next(dp__trace_json_reader_t *reader, dp__trace_json_
         if (byte != '}')
             return read_key(reader, byte, token);
         token->kind = DP__JSON_OBJECT_END;
-        unnest(reader);
+        close_level(reader);
         return DP_OK;
     case EXPECT_COMMA_OR_END:
         return behind_value(reader, byte, token);
     default:
-        return byte == -1 ? DP_OK : unexpected(reader, byte, "the end of the file");
+        return byte == -1 ? DP_OK : refuse_byte(reader, byte, "the end of the file");
     }
 }
 

@@ -303,7 +303,7 @@ static const dp__trace_launch_t *find_launch(const dp__trace_store_t *store, uin
     return &store->launches[low];
 }
 
-static void annotate(dp_trace_t *trace, const finder_t *finder)
+static void annotate_records(dp_trace_t *trace, const finder_t *finder)
 {
     for (size_t i = 0; i < trace->nrecords; i++) {
         dp__trace_record_t *record = &trace->records[i];
@@ -334,7 +334,7 @@ dp_status_t dp__trace_resolve(dp_trace_t *trace)
         qsort(store->launches, store->nlaunches, sizeof(*store->launches), by_correlation);
     status = open_finder(trace, &finder);
     if (status == DP_OK)
-        annotate(trace, &finder);
+        annotate_records(trace, &finder);
     close_finder(&finder);
     dp__free(store->launches);
     store->launches = NULL;

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 
 /* Takes bytes from the budget. */
-static dp_status_t spend(dp__trace_budget_t *budget, uint64_t bytes)
+static dp_status_t spend_budget(dp__trace_budget_t *budget, uint64_t bytes)
 {
     if (bytes > budget->most || budget->used > budget->most - bytes)
         return dp_fail(DP_ERR_OVERFLOW,
@@ -39,9 +39,9 @@ void dp__trace_release(void *memory)
 }
 
 /* From room to new_room items. */
-static dp_status_t resize(dp__trace_budget_t *budget, void **items, size_t *room, size_t new_room, size_t size)
+static dp_status_t resize_items(dp__trace_budget_t *budget, void **items, size_t *room, size_t new_room, size_t size)
 {
-    dp_status_t status = spend(budget, (uint64_t)(new_room - *room) * size);
+    dp_status_t status = spend_budget(budget, (uint64_t)(new_room - *room) * size);
     void *bigger;
 
     if (status != DP_OK)
@@ -60,7 +60,7 @@ dp_status_t dp__trace_grow(dp__trace_budget_t *budget, void **items, size_t *roo
         return DP_OK;
     if (count >= UINT32_MAX / 2)
         return dp_fail(DP_ERR_OVERFLOW, "more than %zu records", count);
-    return resize(budget, items, room, count < 64 ? 64 : count + count / 2, size);
+    return resize_items(budget, items, room, count < 64 ? 64 : count + count / 2, size);
 }
 
 static uint64_t hash_of(const char *text)
@@ -80,10 +80,10 @@ static size_t find_slot(const dp__trace_table_t *table, const char *text)
     return slot;
 }
 
-static dp_status_t spread(dp__trace_table_t *table, dp__trace_budget_t *budget)
+static dp_status_t spread_slots(dp__trace_table_t *table, dp__trace_budget_t *budget)
 {
     size_t nslots = table->nslots == 0 ? 256 : 2 * table->nslots;
-    dp_status_t status = spend(budget, (nslots - table->nslots) * sizeof(*table->slots));
+    dp_status_t status = spend_budget(budget, (nslots - table->nslots) * sizeof(*table->slots));
     uint32_t *slots;
 
     if (status != DP_OK)
@@ -99,7 +99,7 @@ static dp_status_t spread(dp__trace_table_t *table, dp__trace_budget_t *budget)
     return DP_OK;
 }
 
-static dp_status_t append(dp__trace_table_t *table, dp__trace_budget_t *budget, const char *text)
+static dp_status_t append_text(dp__trace_table_t *table, dp__trace_budget_t *budget, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     void *at = table->at, *all = table->bytes;
@@ -107,7 +107,7 @@ static dp_status_t append(dp__trace_table_t *table, dp__trace_budget_t *budget, 
 
     table->at = at;
     if (status == DP_OK && table->used + bytes > table->room)
-        status = resize(budget, &all, &table->room, table->used + table->used / 2 + bytes + 4096, 1);
+        status = resize_items(budget, &all, &table->room, table->used + table->used / 2 + bytes + 4096, 1);
     table->bytes = all;
     if (status != DP_OK)
         return status;
@@ -120,14 +120,14 @@ static dp_status_t append(dp__trace_table_t *table, dp__trace_budget_t *budget, 
 dp_status_t dp__trace_table_add(dp__trace_table_t *table, dp__trace_budget_t *budget, const char *text,
                                 uint32_t *number_out)
 {
-    dp_status_t status = 2 * (table->count + 1) > table->nslots ? spread(table, budget) : DP_OK;
+    dp_status_t status = 2 * (table->count + 1) > table->nslots ? spread_slots(table, budget) : DP_OK;
     size_t slot;
 
     if (status != DP_OK)
         return status;
     slot = find_slot(table, text);
     if (table->slots[slot] == 0) {
-        status = append(table, budget, text);
+        status = append_text(table, budget, text);
         if (status != DP_OK)
             return status;
         table->slots[slot] = (uint32_t)table->count;

@@ -140,7 +140,7 @@ typedef struct side {
     bool pair, backward;
 } side_t;
 
-static int compare(int64_t x, int64_t y)
+static int compare_numbers(int64_t x, int64_t y)
 {
     return (x > y) - (x < y);
 }
@@ -148,33 +148,33 @@ static int compare(int64_t x, int64_t y)
 static int by_side(const void *a, const void *b)
 {
     const dp_span_t *x = &((const placed_t *)a)->span, *y = &((const placed_t *)b)->span;
-    int order = compare(x->step, y->step);
+    int order = compare_numbers(x->step, y->step);
 
-    order = order != 0 ? order : compare(x->pair, y->pair);
-    order = order != 0 ? order : compare(x->pass != DP_OP_F, y->pass != DP_OP_F);
-    order = order != 0 ? order : compare(x->chunk, y->chunk);
-    order = order != 0 ? order : compare(x->microbatch, y->microbatch);
-    return order != 0 ? order : compare(x->start_ns, y->start_ns);
+    order = order != 0 ? order : compare_numbers(x->pair, y->pair);
+    order = order != 0 ? order : compare_numbers(x->pass != DP_OP_F, y->pass != DP_OP_F);
+    order = order != 0 ? order : compare_numbers(x->chunk, y->chunk);
+    order = order != 0 ? order : compare_numbers(x->microbatch, y->microbatch);
+    return order != 0 ? order : compare_numbers(x->start_ns, y->start_ns);
 }
 
 /* Pairs first, forwards and backwards apart, each in the order of time. */
 static int by_pair(const void *a, const void *b)
 {
     const side_t *x = a, *y = b;
-    int order = compare(y->pair, x->pair);
+    int order = compare_numbers(y->pair, x->pair);
 
-    order = order != 0 ? order : compare(x->step, y->step);
-    order = order != 0 ? order : compare(x->backward, y->backward);
-    return order != 0 ? order : compare(x->start, y->start);
+    order = order != 0 ? order : compare_numbers(x->step, y->step);
+    order = order != 0 ? order : compare_numbers(x->backward, y->backward);
+    return order != 0 ? order : compare_numbers(x->start, y->start);
 }
 
 static int by_operation(const void *a, const void *b)
 {
     const placed_t *x = a, *y = b;
-    int order = compare(x->op_start, y->op_start);
+    int order = compare_numbers(x->op_start, y->op_start);
 
-    order = order != 0 ? order : compare((int64_t)x->op, (int64_t)y->op);
-    return order != 0 ? order : compare(x->span.start_ns, y->span.start_ns);
+    order = order != 0 ? order : compare_numbers((int64_t)x->op, (int64_t)y->op);
+    return order != 0 ? order : compare_numbers(x->span.start_ns, y->span.start_ns);
 }
 
 /* A whole backward has the W of a segment before the I of the segment in front of it: a W behind

@@ -261,7 +261,7 @@ static dp_status_t take_event(void *user, const dp__trace_event_t *event)
 /* ---- the whole ---- */
 
 /* Puts together what was read. */
-static dp_status_t finish(dp_trace_t *trace, bool annotations)
+static dp_status_t finish_trace(dp_trace_t *trace, bool annotations)
 {
     if (trace->nrecords > 0)
         return dp__trace_resolve(trace);
@@ -288,7 +288,7 @@ static dp_trace_t *open_trace(uint64_t most_bytes)
     return trace;
 }
 
-static dp_status_t read_whole(dp_read_fn read, void *user, const dp_trace_options_t *options, const regex_t *comm,
+static dp_status_t read_trace(dp_read_fn read, void *user, const dp_trace_options_t *options, const regex_t *comm,
                               dp_trace_t **trace_out)
 {
     collecting_t collecting = {open_trace(options->most_bytes), comm};
@@ -299,7 +299,7 @@ static dp_status_t read_whole(dp_read_fn read, void *user, const dp_trace_option
         return dp_fail(DP_ERR_NOMEM, "no memory to read a trace");
     status = dp__trace_read(read, user, false, take_event, &collecting, &trace->head);
     if (status == DP_OK)
-        status = finish(trace, options->annotations != 0);
+        status = finish_trace(trace, options->annotations != 0);
     if (status == DP_OK)
         *trace_out = trace;
     else
@@ -321,11 +321,11 @@ dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t 
     if (status != DP_OK)
         return status;
     if (options->communication == NULL)
-        return read_whole(read, user, options, NULL, trace_out);
+        return read_trace(read, user, options, NULL, trace_out);
     status = dp__trace_regex(options->communication, &comm);
     if (status != DP_OK)
         return status;
-    status = read_whole(read, user, options, &comm, trace_out);
+    status = read_trace(read, user, options, &comm, trace_out);
     regfree(&comm);
     return status;
 }
