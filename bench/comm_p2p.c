@@ -82,11 +82,11 @@ static void run_rank(int32_t rank, int listener, int port, figures_t *f)
     dp_group_options_t options = {.struct_size = sizeof(options), .rank = rank, .size = 2, .port = port};
     dp_group_t *group;
     messages_t m;
-    char text[16];
+    char text[32];
 
     if (rank == 0) {
-        snprintf(text, sizeof(text), "%d", listener);
-        setenv("DUALPIPE_LISTEN_FD", text, 1);
+        snprintf(text, sizeof(text), "listen=%d", listener);
+        setenv("DUALPIPE_LAUNCH", text, 1);
     } else {
         close(listener);
     }

@@ -275,7 +275,7 @@ int main(int argc, char **argv)
     (void)setrlimit(RLIMIT_NOFILE, &files);
     if (files.rlim_cur < 4 * MOST_RANKS)
         fprintf(stderr, "control_plane: %ld open files are allowed; 1,024 ranks take 4,096\n", (long)files.rlim_cur);
-    unsetenv("DUALPIPE_SECRET_FD");
+    unsetenv("DUALPIPE_LAUNCH");
     dp_set_allocator(&counting);
     port = 20000 + (int)(getpid() % 3000);
     printf("               join of all        a barrier (ms)       idle     death      bytes for a rank\n"

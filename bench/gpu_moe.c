@@ -9,7 +9,7 @@
  *
  * One rank holds all experts, and its exchanges hand rows on where they lie: what is measured of dispatch and combine
  * is what the plugin does itself, no transport. Defaults: 4096 tokens of DeepSeek-V3's sizes, top 8 of 64 experts: 512
- * rows each. DUALPIPE_MOE_PRODUCTS chooses the way of multiplying. Times are medians over all turns of the device's own
+ * rows each. DUALPIPE_DEBUG=moe_cuda.products chooses how. Times are medians over all turns of the device's own
  * clock; a call's time is all of its launches. --open 1 opens the block, takes all memory and ends. Exit status
  * 77: no CUDA device. */
 #include <dualpipe/advanced.h>

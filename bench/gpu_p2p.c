@@ -1,16 +1,18 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu_p2p.c: comm_cuda_ipc between ranks that are threads of one process and share one GPU: messages beside a copy
- * within the device, rows of an exchange beside the same copy.
+ * gpu_p2p.c: comm_cuda_ipc between ranks that are threads of one process and share one GPU:
+ * messages beside a copy within the device, rows of an exchange beside the same copy.
  *
  *     bench/gpu_p2p [--comm-sms N] [--most BYTES] [--repeats N] [--ranks N]
  *
- * Everything in one run and in alternation; medians of N repeats (20) after 3 that do not count; times are the device's
- * own, between stamps on the receiving stream. Exit status 77: no CUDA device.
- * What it does not show: a link. Both ends are the same memory, so a message is read and written where a link would
- * carry it, and the copy engine competes with nothing. DUALPIPE_IPC_LINK_BYTES_PER_US slows transfers down to a
- * simulated link; the figures say so.
- * Wanted: 64 MiB messages at 0.95 of the copy or better. */
+ * Everything in one run and in alternation; medians of N repeats (20) after 3 that do not count;
+ * times are the device's own, between stamps on the receiving stream. Exit status 77: no CUDA
+ * device. What it does not show: a link. Both ends are the same memory, so a message is read and
+ * written where a link would carry it, and the copy engine competes with nothing.
+ * DUALPIPE_DEBUG=ipc.link_bytes_per_us slows transfers down to a simulated link; the figures say
+ * so. Wanted: 64 MiB messages at 0.95 of the copy or better. */
+#include "tests/support/debug.h"
+
 #include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 
@@ -53,7 +55,8 @@ typedef struct bench {
     int sizes, status;
 } bench_t;
 
-static double copied[SIZES][REPEATS_MAX], sent[SIZES][REPEATS_MAX], swapped[REPEATS_MAX]; /* bytes per microsecond */
+/* bytes per microsecond */
+static double copied[SIZES][REPEATS_MAX], sent[SIZES][REPEATS_MAX], swapped[REPEATS_MAX];
 static uint32_t sms[DP_LANE_COUNT];
 
 #define DO(call)                                                                                                       \
@@ -170,7 +173,8 @@ static dp_status_t copy_once(bench_t *b, int size, double *rate_out)
     return dp_group_barrier(b->group);
 }
 
-/* Rank 0's stream: from its first wait for a credit to the answer, which rank 1 sends when it has everything. */
+/* Rank 0's stream: from its first wait for a credit to the answer, which rank 1 sends when it has
+ * everything. */
 static dp_status_t send_once(bench_t *b, int size, double *rate_out)
 {
     dp_message_tag_t answer = {.number = b->back_number, .bytes = 16};
@@ -298,7 +302,7 @@ static double median(double *values, long count)
 
 static void report(const settings_t *set, int sizes, uint32_t capacity)
 {
-    const char *link = getenv("DUALPIPE_IPC_LINK_BYTES_PER_US");
+    const char *link = debug_entry("ipc.link_bytes_per_us");
     double copy = 0, rows;
 
     printf("%ld ranks as threads on one GPU, loop-back%s%s; SMs of compute %u, of communication %u (0: not "

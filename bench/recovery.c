@@ -137,7 +137,7 @@ START_TEST(sweep)
     r_shared_t due;
     bool well;
 
-    setenv("DUALPIPE_RESPAWN", "9", 1);
+    setenv("DUALPIPE_LAUNCH", "respawn=9", 1);
     run(&due, NULL, 0, &well);
     ck_assert_msg(well, "the undisturbed run failed; does DUALPIPE_PLUGIN_PATH name the folder of plugins?");
     printf("dualpipe over %d ranks, %d micro-batches, %d steps, %d operations of a rank in a step (every %d)\n",

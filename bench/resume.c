@@ -45,9 +45,9 @@ static bool run(r_shared_t *result, const r_death_t *deaths, int n, bool replace
     bool well;
 
     if (replaced)
-        setenv("DUALPIPE_RESPAWN", "9", 1);
+        setenv("DUALPIPE_LAUNCH", "respawn=9", 1);
     else
-        unsetenv("DUALPIPE_RESPAWN");
+        unsetenv("DUALPIPE_LAUNCH");
     if (replaced)
         r_start(&job, &setting, deaths, n, 30);
     else

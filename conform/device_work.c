@@ -4,6 +4,7 @@
 #include "device_work.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,10 +127,22 @@ static dp_status_t run_hold(void *arg)
 /* cuStreamWaitValue32(stream, address, value, CU_STREAM_WAIT_VALUE_GEQ) */
 typedef int (*wait_value_fn)(void *stream, unsigned long long at, uint32_t value, unsigned flags);
 
+/* The driver that the plugins take: lib.cuda of DUALPIPE_DEBUG, else libcuda.so.1. */
+static void *open_driver(void)
+{
+    static const char key[] = "lib.cuda=";
+    const char *at = getenv("DUALPIPE_DEBUG"), *found = NULL;
+    char file[1024];
+
+    for (; at != NULL && (at = strstr(at, key)) != NULL; at += sizeof(key) - 1)
+        found = at + sizeof(key) - 1;
+    snprintf(file, sizeof(file), "%.*s", found != NULL ? (int)strcspn(found, ",") : 0, found != NULL ? found : "");
+    return dlopen(file[0] != '\0' ? file : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+}
+
 static wait_value_fn find_wait_value(void)
 {
-    const char *name = getenv("DUALPIPE_CUDA_DRIVER");
-    void *driver = dlopen(name != NULL ? name : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *driver = open_driver();
     wait_value_fn fn = NULL;
 
     if (driver != NULL)

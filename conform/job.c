@@ -133,13 +133,13 @@ static int listen_somewhere(int32_t *port_out)
 int32_t conform_job_port(conform_job_t *job, int32_t rank)
 {
     int32_t port = 0;
-    char number[16];
+    char launch[24];
     int listener;
 
     if (rank == 0) {
         listener = listen_somewhere(&port);
-        snprintf(number, sizeof(number), "%d", listener);
-        setenv("DUALPIPE_LISTEN_FD", number, 1);
+        snprintf(launch, sizeof(launch), "listen=%d", listener);
+        setenv("DUALPIPE_LAUNCH", launch, 1);
         if (port == 0)
             conform_job_verdict(job, 0, "no socket for the ranks to meet at");
         __atomic_store_n(&job->port, port, __ATOMIC_RELEASE);

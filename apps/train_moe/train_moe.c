@@ -263,6 +263,14 @@ static dp_status_t get_ready(session_t *s, dp_status_t status, int64_t *step)
 }
 
 /* A new rank cannot plan a schedule or measure layers alone. */
+/* The launcher starts new ranks for those that die. */
+static bool is_respawned(void)
+{
+    dp_group_environment_t environment = {.struct_size = sizeof(environment)};
+
+    return dp_group_environment(&environment) == DP_OK && environment.respawn > 0;
+}
+
 static bool is_measured(const session_t *s)
 {
     return strcmp(s->options.overlap, "planned") == 0 || strcmp(s->options.partition, "auto") == 0;
@@ -429,7 +437,7 @@ static dp_status_t run_session(session_t *s)
         status = overlap_schedule(&s->options, s->text, s->group, s->report, &s->schedule);
     s->options.own_schedule = s->schedule;
     show_report(s);
-    if (is_measured(s) && getenv("DUALPIPE_RESPAWN") != NULL && is_first_rank(s))
+    if (is_measured(s) && is_respawned() && is_first_rank(s))
         fprintf(stderr,
                 "train_moe: with --overlap planned or --partition auto a rank that dies ends the run: a new one "
                 "cannot measure alone\n");

@@ -41,6 +41,7 @@ typedef struct dp_group_environment {
     uint32_t struct_size;           /* set by the caller */
     int32_t rank, size, local_rank; /* 0, 1, 0 when alone */
     const char *launcher;           /* "dualpipe run", "torchrun", "Open MPI", "MPICH", "Slurm", "none" */
+    int32_t respawn;                /* how many dead ranks the launcher replaces (`dualpipe run --respawn`); else 0 */
 } dp_group_environment_t;
 #define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, launcher)
 /** DP_ERR_INVALID when a variable is there but makes no sense. [any] */
@@ -50,7 +51,7 @@ DP_API dp_status_t dp_group_environment(dp_group_environment_t *environment_out)
  * Joins the job. Times are multiplied by DUALPIPE_TIMEOUT_SCALE, which is looked at now: while the job is well no
  * thread of the library's own looks into the environment, and the program may change it. Rank 0 listens on loopback
  * unless told otherwise; both sides prove that they hold the job's secret (HMAC-SHA256 over fresh nonces;
- * DUALPIPE_SECRET_FD from `dualpipe run`, else the file DUALPIPE_SECRET_FILE, mode 0600); an address beyond this host
+ * a pipe from `dualpipe run`, else the file DUALPIPE_SECRET_FILE, mode 0600); an address beyond this host
  * is refused without one, unless insecure.
  * docs/launch.md has the launchers, the variables and what every rank hears when something goes wrong.
  * Errors: DP_ERR_RENDEZVOUS (lists the missing ranks), DP_ERR_MISMATCH, DP_ERR_SECURITY, DP_ERR_PEER. [collective]

@@ -30,7 +30,7 @@ typedef struct dp_moe_block dp_moe_block_t;
 
 typedef struct dp_moe_block_options {
     uint32_t struct_size;
-    /* Plugin names or paths: "cpu" means "attention_cpu", "moe_cpu". NULL: DUALPIPE_ATTENTION, DUALPIPE_MOE, else those
+    /* Plugin names or paths: "cpu" means "attention_cpu", "moe_cpu". NULL: DUALPIPE_PLUGINS, else those
        of the device's kind (dp_device_vt_t.kind). */
     const char *attention, *moe;
     /* What layers are like; required, and the shape of both is the same. Device and comm are those of the context:
@@ -39,7 +39,7 @@ typedef struct dp_moe_block_options {
     const dp_attention_config_t *attention_config;
     const dp_moe_config_t *moe_config;
     /* since 1.1: the plugin of dp.ep/1 that carries the rows of experts: "exchange" means "ep_exchange". NULL:
-       DUALPIPE_EP; that unset, or "": none, the MoE plugin's own exchanges. moe_config->ep_vt is not looked at. A MoE
+       DUALPIPE_PLUGINS; that unset, or "": none, the MoE plugin's own exchanges. moe_config->ep_vt is not looked at. A MoE
        plugin without DP_MOE_CAP_EP is DP_ERR_UNSUPPORTED then */
     const char *ep;
 } dp_moe_block_options_t;

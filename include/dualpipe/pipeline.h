@@ -19,7 +19,7 @@
  * of loss_scale is one through their number: gradients are those of the mean loss.
  *
  * Environment, beside that of group.h:
- *   DUALPIPE_COMM, DUALPIPE_DEVICE  plugins where the options name none
+ *   DUALPIPE_PLUGINS=comm=NAME,device=NAME  plugins where the options name none
  *   DUALPIPE_GUARD=1  every call of a segment is checked, slowly (see below)
  *   DUALPIPE_TRACE=FILE  dp_pipeline_close of a job that is well writes the last traced steps of all ranks to FILE, as
  *                     dp_timeline_write_chrome does, from world rank 0; what rank 0 has in its environment counts
@@ -76,9 +76,9 @@ typedef struct dp_pipeline_options {
     /* How ranks talk: a plugin's name or path ("shm" means "comm_shm"); two, "shm+ofi": the first between ranks of one
      * host, the second between hosts; or "auto": all on one host comm_shm, several hosts comm_shm+comm_ofi (without it:
      * comm_mpi), with CUDA comm_cuda_ipc and comm_nccl instead, of what all ranks can load. All of them give the same
-     * bits. NULL: DUALPIPE_COMM, else "auto" */
+     * bits. NULL: what DUALPIPE_PLUGINS names, else "auto" */
     const char *comm;
-    const char *device;                           /* NULL: DUALPIPE_DEVICE, else "device_cpu" */
+    const char *device;                           /* NULL: DUALPIPE_PLUGINS, else "device_cpu" */
     const struct dp_device_config *device_config; /* NULL: defaults. Borrowed until open returns, as all names above */
     size_t boundary_bytes;                        /* tensor between stages, for one micro-batch */
     dp_dtype_t dtype;    /* of parameters: DP_F32, DP_F64, DP_BF16; gradients are kept, summed over halves, mirrors

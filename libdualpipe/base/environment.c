@@ -5,6 +5,7 @@
 
 #include <dualpipe/status.h>
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,7 +9,6 @@
 
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What auto tries, the best first. On one host the first near one, across several it with the first far one. Ranks on
@@ -50,37 +49,29 @@ static const char *find_plus(const char *text)
     return NULL;
 }
 
-static dp_status_t full(const char *name, char text[DP__NAME_BYTES])
+dp_status_t dp__backend_name(const char *given, char name[DP__NAME_BYTES])
 {
-    char given[DP__NAME_BYTES];
-
-    snprintf(given, sizeof(given), "%s", name); /* text may be where the name stands */
-    return dp__full_name("comm", strlen(name) < sizeof(given) ? given : name, "DUALPIPE_COMM", "", text);
-}
-
-dp_status_t dp__backend_name(const char *comm, char name[DP__NAME_BYTES])
-{
-    char near[DP__NAME_BYTES], far[DP__NAME_BYTES];
+    char comm[DP__NAME_BYTES], near[DP__NAME_BYTES], far[DP__NAME_BYTES];
     const char *plus;
     size_t n;
-    dp_status_t status;
+    dp_status_t status = dp__plugin_named("comm", given, comm);
 
-    if (comm == NULL)
-        comm = secure_getenv("DUALPIPE_COMM");
-    if (comm == NULL || comm[0] == '\0' || strcmp(comm, DP__AUTO) == 0) {
+    if (status < 0)
+        return status;
+    if (comm[0] == '\0' || strcmp(comm, DP__AUTO) == 0) {
         snprintf(name, DP__NAME_BYTES, "%s", DP__AUTO);
         return DP_OK;
     }
     plus = find_plus(comm);
     if (plus == NULL)
-        return full(comm, name);
+        return dp__full_name("comm", comm, "", name);
     n = (size_t)(plus - comm);
-    if (n >= sizeof(near) || plus[1] == '\0')
+    if (plus[1] == '\0')
         return dp_fail(DP_ERR_INVALID, "comm \"%.80s\": two comm backends are said as NEAR+FAR: shm+ofi", comm);
     snprintf(near, sizeof(near), "%.*s", (int)n, comm);
-    status = full(near, near);
+    status = dp__full_name("comm", near, "", near);
     if (status >= 0)
-        status = full(plus + 1, far);
+        status = dp__full_name("comm", plus + 1, "", far);
     if (status >= 0 && strlen(near) + strlen(far) + 2 > DP__NAME_BYTES)
         return dp_fail(DP_ERR_INVALID, "the names of two comm backends have more than %d characters together",
                        DP__NAME_BYTES - 2);
@@ -197,7 +188,7 @@ static dp_status_t name_missing(const choice_t *choice, bool far, const uint32_t
         r++;
     return dp_fail(DP_ERR_PLUGIN,
                    "no comm backend for ranks %s fits all ranks: rank %d has %s%s%s (dualpipe plugin list), and the "
-                   "others must have the same; name one with comm or DUALPIPE_COMM",
+                   "others must have the same; name one with comm or DUALPIPE_PLUGINS=comm=",
                    far ? "on several hosts" : "of one host", r, list[1] != NULL ? "not one of " : "no ", list[0],
                    list[1] != NULL ? ", " : "");
 }

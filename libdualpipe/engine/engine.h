@@ -451,9 +451,10 @@ void dp__plans_free(dp_pipeline_t *p);
 dp_status_t dp__programs_make(dp_pipeline_t *p);
 void dp__programs_free(dp_pipeline_t *p);
 
-/* name.c: "shm" -> "comm_shm"; names with their kind, and paths, stay. NULL: what `variable` says, else `fallback`. */
-dp_status_t dp__full_name(const char *kind, const char *name, const char *variable, const char *fallback,
-                          char text[DP__NAME_BYTES]);
+/* name.c. named: `name`, which NULL leaves to DUALPIPE_PLUGINS; "": nobody names one. full: "shm" -> "comm_shm"; names
+ * with their kind, and paths, stay; where nobody names one, `fallback`. */
+dp_status_t dp__plugin_named(const char *kind, const char *name, char text[DP__NAME_BYTES]);
+dp_status_t dp__full_name(const char *kind, const char *name, const char *fallback, char text[DP__NAME_BYTES]);
 
 /* sums.c */
 dp_status_t dp__sums_open(dp_pipeline_t *p);

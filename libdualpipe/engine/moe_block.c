@@ -8,8 +8,6 @@
 #include <dualpipe/ep.h>
 #include <dualpipe/moe_block.h>
 
-#include <stdlib.h>
-
 enum { MOE_EXCHANGES = 4 }; /* of a MoE instance; replicas come behind */
 
 /* The block's layers, to be freed with it. */
@@ -29,12 +27,12 @@ struct dp_moe_block {
     kept_layer_t *layers;
 };
 
-static dp_status_t load(const char *kind, const char *name, const char *variable, const dp_build_context_t *context,
-                        const char *id, size_t least, const void **table_out)
+static dp_status_t load(const char *kind, const char *name, const dp_build_context_t *context, const char *id,
+                        size_t least, const void **table_out)
 {
     char full[DP__NAME_BYTES];
     const dp_plugin_t *plugin;
-    dp_status_t status = dp__full_name(kind, name, variable, context->device_vt->kind, full);
+    dp_status_t status = dp__full_name(kind, name, context->device_vt->kind, full);
 
     if (status >= 0)
         status = dp_plugin_load(full, &plugin);
@@ -46,8 +44,8 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
 {
     dp_attention_config_t config;
     const void *table;
-    dp_status_t status = load("attention", options->attention, "DUALPIPE_ATTENTION", context, DP_IFACE_ATTENTION,
-                              DP_ATTENTION_VT_MIN, &table);
+    dp_status_t status =
+        load("attention", options->attention, context, DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN, &table);
 
     if (status < 0)
         return status;
@@ -72,20 +70,19 @@ static dp_status_t load_ep(const dp_moe_block_t *b, const dp_build_context_t *co
                            const dp_moe_block_options_t *options, const dp_ep_vt_t **ep_out)
 {
     const char *name = DP_REACHES(options, dp_moe_block_options_t, ep) ? options->ep : NULL;
+    char named[DP__NAME_BYTES];
     const void *table;
-    dp_status_t status;
+    dp_status_t status = dp__plugin_named("ep", name, named);
 
     *ep_out = NULL;
-    if (name == NULL)
-        name = secure_getenv("DUALPIPE_EP");
-    if (name == NULL || name[0] == '\0')
-        return DP_OK;
+    if (status < 0 || named[0] == '\0')
+        return status;
     if ((b->moe_vt->caps & DP_MOE_CAP_EP) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "dp_moe_block_open: the MoE plugin carries its rows itself (no DP_MOE_CAP_EP): name no plugin "
                        "of dp.ep/1 (\"%s\"), or use a MoE plugin that takes one, moe_cpu say",
-                       name);
-    status = load("ep", name, NULL, context, DP_IFACE_EP, DP_EP_VT_MIN, &table);
+                       named);
+    status = load("ep", named, context, DP_IFACE_EP, DP_EP_VT_MIN, &table);
     if (status >= 0)
         *ep_out = table;
     return status;
@@ -95,7 +92,7 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
 {
     dp_moe_config_t config;
     const void *table;
-    dp_status_t status = load("moe", options->moe, "DUALPIPE_MOE", context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table);
+    dp_status_t status = load("moe", options->moe, context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table);
 
     if (status < 0)
         return status;

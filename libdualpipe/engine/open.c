@@ -182,7 +182,7 @@ static dp_status_t settle_options(dp_pipeline_t *p)
     if (status >= 0)
         status = dp__backend_name(o->comm, p->comm_name);
     if (status >= 0)
-        status = dp__full_name("device", o->device, "DUALPIPE_DEVICE", "device_cpu", p->device_name);
+        status = dp__full_name("device", o->device, "device_cpu", p->device_name);
     return status < 0 ? status : set_grid(p);
 }
 

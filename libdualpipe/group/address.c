@@ -22,9 +22,10 @@
 
 static dp_status_t make_port(int32_t *port_out)
 {
-    const char *job = dp__environment_job();
+    char name[DP__JOB_BYTES], *job = name;
     uint32_t hash = 2166136261u;
 
+    dp__environment_job(name);
     if (job[0] == '\0')
         return dp_fail(DP_ERR_INVALID,
                        "no port to meet at: set MASTER_PORT to the same free port for all ranks, or start "
@@ -159,13 +160,12 @@ static bool is_bound_to(int fd, const dp__address_t *address)
 
 static int inherited(const dp__address_t *address)
 {
-    const char *text = secure_getenv("DUALPIPE_LISTEN_FD");
     int listening = 0;
     socklen_t bytes = sizeof(listening);
     int32_t fd;
 
     /* The number may be stale, and the descriptor of something else by now. */
-    if (text == NULL || dp__environment_number("DUALPIPE_LISTEN_FD", 3, 1 << 20, &fd) != DP_OK)
+    if (!dp__launch_has("listen") || dp__launch_number("listen", 3, 1 << 20, &fd) != DP_OK)
         return -1;
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening || !is_bound_to(fd, address))
         return -1;

@@ -18,7 +18,7 @@ typedef struct dp__address {
 
 /* From the options, MASTER_ADDR and MASTER_PORT, or what the launcher calls the job. [blocks] on name service */
 dp_status_t dp__address_find(const dp_group_options_t *options, dp__address_t *address_out);
-/* A non-blocking listening socket there: the one handed down by DUALPIPE_LISTEN_FD when it is at that address, else one
+/* A non-blocking listening socket there: the one handed down by DUALPIPE_LAUNCH when it is at that address, else one
  * of our own. */
 dp_status_t dp__address_listen(const dp__address_t *address, int32_t size, int *fd_out);
 /* For a job that did not come together: "; ..." when the address can be reached from this host alone, else "". */

@@ -59,10 +59,12 @@ static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t
 /* What must be equal: the caller's settings, and what we know to matter ourselves. */
 static dp_status_t take_settings(dp__process_t *p, const char *given)
 {
-    const char *job = dp__environment_job();
-    size_t bytes = (given != NULL ? strlen(given) : 0) + strlen(job) + 64;
+    char job[DP__JOB_BYTES];
+    size_t bytes;
     dp__sha256_t sha;
 
+    dp__environment_job(job);
+    bytes = (given != NULL ? strlen(given) : 0) + strlen(job) + 64;
     if (bytes > DP__SETTINGS_BYTES)
         return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible", p->group.rank, bytes,
                        DP__SETTINGS_BYTES);
@@ -80,7 +82,7 @@ static dp_status_t make_tables(dp__process_t *p)
 {
     size_t size = (size_t)p->group.size;
 
-    p->group.respawn = secure_getenv("DUALPIPE_RESPAWN") != NULL;
+    p->group.respawn = dp__launch_has("respawn");
     p->connections.room =
         dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));

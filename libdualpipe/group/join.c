@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * join.c: from options and environment to a group. */
+#include "base/entries.h"
 #include "base/environment.h"
 #include "group/group.h"
 
@@ -28,6 +29,8 @@ dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_
     dp_status_t status = dp__group_options(options, &settled);
 
     dp__environment_read();
+    if (status == DP_OK)
+        status = dp__debug_check();
     if (status == DP_OK)
         status = who_are_we(&settled);
     if (status != DP_OK)

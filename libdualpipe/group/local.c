@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * local.c: a job of ranks that are threads of one process: everything is shared memory under one mutex. */
+#include "base/entries.h"
 #include "base/environment.h"
 #include "base/memory.h"
 #include "group/last_spans.h"
@@ -395,6 +396,8 @@ dp_status_t dp_group_local(int32_t size, const dp_group_options_t *options, dp_g
     dp_status_t status = dp__group_options(options, &settled);
 
     dp__environment_read();
+    if (status == DP_OK)
+        status = dp__debug_check();
     if (status != DP_OK)
         return status;
     if (size < 1 || size > DP_MAX_RANKS)

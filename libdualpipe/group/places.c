@@ -2,34 +2,34 @@
  * SPDX-License-Identifier: MIT
  * places.c: which ranks of a job live on the same host. The table has a number for each rank of the job, so it is made
  * when somebody asks for it, and whoever only meets in the group has none. */
+#include "base/entries.h"
 #include "base/memory.h"
 #include "group/group.h"
 #include "group/reform.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-/* Entry `rank` of DUALPIPE_HOSTS, "a,a,b,b"; ranks beyond its end are where its last one is. */
-static size_t entry(const char *list, int32_t rank, const char **at_out)
+/* Entry `rank` of DUALPIPE_DEBUG=hosts=a:a:b:b; ranks beyond its end are where its last one is. */
+static size_t find_host(const char *list, int32_t rank, const char **at_out)
 {
-    const char *at = list, *comma;
+    const char *at = list;
 
-    for (; rank > 0 && (comma = strchr(at, ',')) != NULL; rank--)
-        at = comma + 1;
+    for (; rank > 0 && at[strcspn(at, ":,")] == ':'; rank--)
+        at += strcspn(at, ":,") + 1;
     *at_out = at;
-    return strcspn(at, ",");
+    return strcspn(at, ":,");
 }
 
-/* DUALPIPE_HOSTS takes ranks of one host apart, for a try of several on one; it never puts ranks of two together. */
+/* It takes ranks of one host apart, for a try of several on one; it never puts ranks of two together. */
 static bool listed_apart(const char *list, int32_t a, int32_t b)
 {
     const char *at, *bt;
     size_t an, bn;
 
-    if (list == NULL || list[0] == '\0')
+    if (list == NULL)
         return false;
-    an = entry(list, a, &at);
-    bn = entry(list, b, &bt);
+    an = find_host(list, a, &at);
+    bn = find_host(list, b, &bt);
     return an != bn || memcmp(at, bt, an) != 0;
 }
 
@@ -37,12 +37,13 @@ const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b)
 {
     const char *how = group->link->apart(group, a, b);
 
-    return how != NULL ? how : "DUALPIPE_HOSTS says so";
+    return how != NULL ? how : "DUALPIPE_DEBUG=hosts says so";
 }
 
 static void fill(const dp_group_t *group, dp_host_places_t *places)
 {
-    const char *list = secure_getenv("DUALPIPE_HOSTS");
+    size_t n;
+    const char *list = dp__environment_entry("DUALPIPE_DEBUG", "hosts", &n);
     int32_t *host_of = (int32_t *)(places + 1), hosts = 0;
 
     for (int32_t r = 0; r < group->size; r++) {

@@ -3,6 +3,7 @@
  * secret.c: where the secret comes from, and what is proved with it. */
 #include "group/secret.h"
 #include "base/wait.h"
+#include "group/environment.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -57,36 +58,33 @@ static dp_status_t check_length(const dp__secret_t *secret, const char *where)
                    DP__SECRET_MIN_BYTES);
 }
 
-static dp_status_t load_pipe(const char *text, dp__secret_t *secret)
+static dp_status_t load_pipe(dp__secret_t *secret)
 {
     struct stat st;
-    char *end;
-    long fd;
+    int32_t fd;
     bool good;
 
-    errno = 0;
-    fd = strtol(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || fd > 1 << 20)
-        return dp_fail(DP_ERR_SECURITY, "DUALPIPE_SECRET_FD=%.40s is not a file descriptor", text);
-    if (fstat((int)fd, &st) != 0 || !S_ISFIFO(st.st_mode))
+    if (dp__launch_number("secret", 0, 1 << 20, &fd) < 0)
+        return DP_ERR_SECURITY;
+    if (fstat(fd, &st) != 0 || !S_ISFIFO(st.st_mode))
         return dp_fail(DP_ERR_SECURITY,
-                       "DUALPIPE_SECRET_FD=%ld is not an open pipe: only a program that was started by "
+                       "DUALPIPE_LAUNCH: secret=%d is not an open pipe: only a program that was started by "
                        "the launcher itself can join",
                        fd);
-    good = read_all((int)fd, secret);
-    close((int)fd);
+    good = read_all(fd, secret);
+    close(fd);
     if (!good)
-        return dp_fail(DP_ERR_SECURITY, "DUALPIPE_SECRET_FD=%ld: %s", fd, strerror(errno));
-    return check_length(secret, "DUALPIPE_SECRET_FD");
+        return dp_fail(DP_ERR_SECURITY, "DUALPIPE_LAUNCH: secret=%d: %s", fd, strerror(errno));
+    return check_length(secret, "the pipe of DUALPIPE_LAUNCH");
 }
 
-static dp_status_t load_pipe_once(const char *text, dp__secret_t *secret)
+static dp_status_t load_pipe_once(dp__secret_t *secret)
 {
     dp_status_t status = DP_OK;
 
     pthread_mutex_lock(&from_pipe.mutex);
     if (!from_pipe.loaded)
-        status = load_pipe(text, &from_pipe.secret);
+        status = load_pipe(&from_pipe.secret);
     if (status == DP_OK) {
         from_pipe.loaded = true;
         *secret = from_pipe.secret;
@@ -127,12 +125,11 @@ static dp_status_t load_file(const char *path, dp__secret_t *secret)
 
 dp_status_t dp__secret_load(dp__secret_t *secret_out)
 {
-    const char *fd = secure_getenv("DUALPIPE_SECRET_FD");
     const char *path = secure_getenv("DUALPIPE_SECRET_FILE");
 
     memset(secret_out, 0, sizeof(*secret_out));
-    if (fd != NULL)
-        return load_pipe_once(fd, secret_out);
+    if (dp__launch_has("secret"))
+        return load_pipe_once(secret_out);
     return path != NULL ? load_file(path, secret_out) : DP_OK;
 }
 

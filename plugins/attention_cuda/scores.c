@@ -11,6 +11,8 @@
  * multiple of the block's rows. */
 #include "scores.h"
 
+#include "plugins/common/debug.h"
+
 #include <stdlib.h>
 
 CUDA_IMAGE(attention_scores);
@@ -392,17 +394,20 @@ static dp_status_t backward_scores(const attn_pass_t *pass, const attn_tensors_t
 
 static dp_status_t read_budget(const dp_attention_t *a, size_t *budget_out)
 {
-    const char *text = getenv("DUALPIPE_ATTENTION_SCORE_BYTES");
+    char number[32];
+    const char *text = debug_value("attention_cuda.score_bytes", number, sizeof(number));
     char *end;
     unsigned long long value;
+    dp_status_t status = debug_check(a->host, "attention_cuda", "score_bytes");
 
     *budget_out = DEFAULT_BUDGET;
-    if (text == NULL || *text == '\0')
-        return DP_OK;
+    if (status < 0 || text == NULL)
+        return status;
     value = strtoull(text, &end, 10);
     if (*end != '\0' || *text == '-' || value == 0 || value > PTRDIFF_MAX)
-        return DP_FAIL(a->host, DP_ERR_INVALID,
-                       "attention_cuda: DUALPIPE_ATTENTION_SCORE_BYTES is \"%s\": it must be a number of bytes", text);
+        return DP_FAIL(
+            a->host, DP_ERR_INVALID,
+            "attention_cuda: DUALPIPE_DEBUG=attention_cuda.score_bytes is \"%s\": it must be a number of bytes", text);
     *budget_out = (size_t)value;
     return DP_OK;
 }

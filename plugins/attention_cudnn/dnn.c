@@ -10,7 +10,7 @@ enum { OLDEST = 90800, TILE = 128, LAST_WITH_WHOLE_TILES = 91500 };
 
 dp_status_t attn_dnn_load(const dp_host_t *host, uint32_t sequence, attn_dnn_t *dnn)
 {
-    static const cuda_source_t source = {"cuDNN", "DUALPIPE_CUDNN", {"libcudnn.so.9", "libcudnn.so"}};
+    static const cuda_source_t source = {"cuDNN", "lib.cudnn", {"libcudnn.so.9", "libcudnn.so"}};
     const cuda_symbol_t symbols[] = {
 #define X(name) {#name, (void **)&dnn->name},
         CUDNN_SYMBOLS(X)

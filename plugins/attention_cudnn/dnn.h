@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * dnn.h: the part of cuDNN's backend interface that attention_cudnn uses, as a table of functions. */
+ * dnn.h: the part of cuDNN's backend interface that attention_cudnn uses, as a table of
+ * functions. */
 #ifndef ATTENTION_CUDNN_DNN_H
 #define ATTENTION_CUDNN_DNN_H
 
@@ -28,8 +29,9 @@ typedef struct attn_dnn {
 #undef X
 } attn_dnn_t;
 
-/** Fills the table from $DUALPIPE_CUDNN or libcudnn.so.9. DP_ERR_UNSUPPORTED names what is missing, or a version that
- *  is before 9.8 or known to be wrong for attention over `sequence` tokens. */
+/** Fills the table from libcudnn.so.9 (DUALPIPE_DEBUG=lib.cudnn=FILE: another). DP_ERR_UNSUPPORTED
+ *  names what is missing, or a version that is before 9.8 or known to be wrong for attention over
+ *  `sequence` tokens. */
 dp_status_t attn_dnn_load(const dp_host_t *host, uint32_t sequence, attn_dnn_t *dnn);
 
 /** DP_OK for CUDNN_STATUS_SUCCESS; else records `what` with cuDNN's words. */

@@ -6,6 +6,8 @@
  * description of a device. Whether kernels planned so are faster on the partition only a GPU can show. */
 #include "share.h"
 
+#include "plugins/common/debug.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,8 +44,9 @@ dp_status_t attn_sdpa_device_resized(const dp_host_t *host, const attn_dnn_t *dn
                                         what);
 
     if (status >= 0 && !replace_count(text, sms, other))
-        status = DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                         "cuDNN describes the device without a multiProcessorCount: unset DUALPIPE_CUDNN_SHARE");
+        status =
+            DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                    "cuDNN describes the device without a multiProcessorCount: leave DUALPIPE_DEBUG=cudnn.share away");
     if (status >= 0)
         status = attn_dnn_check(host, dnn,
                                 dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &resized), what);
@@ -65,11 +68,14 @@ dp_status_t attn_sdpa_device_of_share(const dp_host_t *host, const attn_dnn_t *d
                                       object_t *device_out)
 {
     static const char what[] = "asking for the device";
-    const char *wish = secure_getenv("DUALPIPE_CUDNN_SHARE");
+    char text[16];
+    const char *wish = debug_value("cudnn.share", text, sizeof(text));
     object_t device = NULL;
-    dp_status_t status;
+    dp_status_t status = debug_check(host, "cudnn", "share");
 
     *device_out = NULL;
+    if (status < 0)
+        return status;
     if (wish == NULL || strcmp(wish, "1") != 0 || sms == 0)
         return DP_OK;
     status = attn_dnn_check(host, dnn, dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device),

@@ -6,8 +6,8 @@
 
 #include "dnn.h"
 
-/** With DUALPIPE_CUDNN_SHARE=1 a description of the handle's device with `sms` multiprocessors, for attn_sdpa_plan_make, to
- *  be destroyed; NULL without, or where sms is 0. */
+/** With DUALPIPE_DEBUG=cudnn.share=1 a description of the handle's device with `sms`
+ *  multiprocessors, for attn_sdpa_plan_make, to be destroyed; NULL without, or where sms is 0. */
 dp_status_t attn_sdpa_device_of_share(const dp_host_t *host, const attn_dnn_t *dnn, cudnnHandle_t handle, uint32_t sms,
                                       cudnnBackendDescriptor_t *device_out);
 

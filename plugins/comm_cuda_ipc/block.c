@@ -50,12 +50,14 @@ static CUmemAllocationProp properties(const dp_comm_t *comm)
 
 dp_status_t ipc_block_limits(dp_comm_t *comm)
 {
-    const char *asked = getenv("DUALPIPE_IPC_HANDLES");
+    char text[32];
+    const char *asked = debug_value("ipc.handles", text, sizeof(text));
     CUmemAllocationProp prop = properties(comm);
     int able = 0;
 
     if (asked != NULL && strcmp(asked, "fd") != 0 && strcmp(asked, "legacy") != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_HANDLES is \"%s\"; it must be fd or legacy", asked);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_DEBUG=ipc.handles is \"%s\"; it must be fd or legacy",
+                       asked);
     comm->method = METHOD_HANDLE;
     comm->granularity = PLAIN_GRANULARITY;
     if (asked != NULL && strcmp(asked, "legacy") == 0)

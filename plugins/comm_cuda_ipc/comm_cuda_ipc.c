@@ -62,11 +62,16 @@ static dp_status_t ipc_load_kernels(dp_comm_t *comm)
 static dp_status_t read_environment(dp_comm_t *comm)
 {
     const dp_host_sm_t *sm = comm->host->get_service(comm->host, DP_HOST_SM);
-    const char *wait = getenv("DUALPIPE_IPC_WAIT"), *link = getenv("DUALPIPE_IPC_LINK_BYTES_PER_US");
+    char wait_text[32], link_text[32];
+    const char *wait = debug_value("ipc.wait", wait_text, sizeof(wait_text));
+    const char *link = debug_value("ipc.link_bytes_per_us", link_text, sizeof(link_text));
+    dp_status_t status = debug_check(comm->host, "ipc", "handles, link_bytes_per_us, wait");
     uint32_t lanes[DP_LANE_COUNT] = {0};
     double rate;
     char *end;
 
+    if (status < 0)
+        return status;
     if (sm != NULL && sm->comm_sms > 0)
         comm->blocks = sm->comm_sms;
     else if (comm->device_vt->partition(comm->device, lanes) == DP_OK)
@@ -75,19 +80,20 @@ static dp_status_t read_environment(dp_comm_t *comm)
         comm->blocks = DEFAULT_BLOCKS;
     comm->blocks = comm->blocks < BLOCKS_MAX ? comm->blocks : BLOCKS_MAX;
     if (wait != NULL && strcmp(wait, "stream") != 0 && strcmp(wait, "kernel") != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_WAIT is \"%s\"; it must be stream or kernel", wait);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_DEBUG=ipc.wait is \"%s\"; it must be stream or kernel",
+                       wait);
     comm->spin = wait != NULL && strcmp(wait, "kernel") == 0;
-    if (link == NULL || link[0] == '\0')
+    if (link == NULL)
         return DP_OK;
     rate = strtod(link, &end);
     if (*end != '\0' || !(rate > 0 && rate < 1e15))
         return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "DUALPIPE_IPC_LINK_BYTES_PER_US is \"%s\"; it must be the bytes per microsecond of a "
+                       "DUALPIPE_DEBUG=ipc.link_bytes_per_us is \"%s\"; it must be the bytes per microsecond of a "
                        "simulated link",
                        link);
     comm->link_ns_per_byte = 1e3 / rate;
     comm->host->log(comm->host, DP_LOG_WARN, "comm_cuda_ipc",
-                    "simulated link: transfers are slowed down by DUALPIPE_IPC_LINK_BYTES_PER_US");
+                    "simulated link: transfers are slowed down by DUALPIPE_DEBUG=ipc.link_bytes_per_us");
     return DP_OK;
 }
 

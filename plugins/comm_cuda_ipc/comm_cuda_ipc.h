@@ -10,6 +10,7 @@
 
 #include "kernels.h"
 #include "plan.h"
+#include "plugins/common/debug.h"
 #include "wire.h"
 
 #include "cuda/launch.h"
@@ -110,7 +111,7 @@ struct dp_comm {
     CUstreamBatchMemOpParams *batch; /* [BATCH_MAX] */
     used_stream_t streams[STREAMS_MAX];
     uint32_t stream_count;
-    bool spin;               /* kernels wait, not streams: DUALPIPE_IPC_WAIT=kernel */
+    bool spin;               /* kernels wait, not streams: DUALPIPE_DEBUG=ipc.wait=kernel */
     double link_ns_per_byte; /* of a simulated link; 0: none */
 
     /* faults */

@@ -25,7 +25,8 @@ const char *nccl_channels_name(uint32_t channels)
 
 dp_status_t nccl_channels_wished(const dp_host_t *host, uint32_t *channels_out)
 {
-    const char *wish = secure_getenv("DUALPIPE_NCCL_CHANNELS");
+    char text[32];
+    const char *wish = debug_value("nccl.channels", text, sizeof(text));
     uint32_t i = 0;
 
     while (wish != NULL && i < sizeof(names) / sizeof(names[0]) && strcmp(wish, names[i]) != 0)
@@ -34,9 +35,9 @@ dp_status_t nccl_channels_wished(const dp_host_t *host, uint32_t *channels_out)
     if (i < sizeof(names) / sizeof(names[0]))
         return DP_OK;
     *channels_out = CHANNELS_GROUPS;
-    return host == NULL
-               ? DP_ERR_INVALID
-               : DP_FAIL(host, DP_ERR_INVALID, "DUALPIPE_NCCL_CHANNELS=%s: must be groups, signals or auto", wish);
+    return host == NULL ? DP_ERR_INVALID
+                        : DP_FAIL(host, DP_ERR_INVALID,
+                                  "DUALPIPE_DEBUG=nccl.channels=%s: must be groups, signals or auto", wish);
 }
 
 /* ---- what this rank lacks ---- */
@@ -84,8 +85,8 @@ dp_status_t nccl_channels_check(dp_comm_t *comm)
     dp_status_t status = comm->channels == CHANNELS_GROUPS ? DP_OK : find_lacking(comm, comm->lacking, LACKING_BYTES);
 
     if (status < 0 && comm->channels == CHANNELS_SIGNALS)
-        return DP_FAIL(comm->host, status, "group %s: %s; or set DUALPIPE_NCCL_CHANNELS=groups, or auto", comm->name,
-                       comm->lacking);
+        return DP_FAIL(comm->host, status, "group %s: %s; or set DUALPIPE_DEBUG=nccl.channels=groups, or auto",
+                       comm->name, comm->lacking);
     return DP_OK;
 }
 

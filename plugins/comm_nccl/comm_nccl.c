@@ -166,7 +166,7 @@ dp_status_t nccl_window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, s
         status = DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
                          "rank %d: group %s: NCCL makes no windows between these GPUs (they need peer access to each "
                          "other, and neither NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE may be 0): set "
-                         "DUALPIPE_NCCL_CHANNELS=groups, or auto",
+                         "DUALPIPE_DEBUG=nccl.channels=groups, or auto",
                          WORLD(comm), comm->name);
     if (status < 0) {
         comm->host->release(comm->host, r);
@@ -376,6 +376,8 @@ static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config
     dp_comm_t *comm;
     dp_status_t status = nccl_check_config(host, config);
 
+    if (status >= 0)
+        status = debug_check(host, "nccl", "channels, exchange, same_gpu, sums");
     if (status < 0)
         return status;
     n = (size_t)config->nranks;

@@ -14,6 +14,7 @@
 
 #include "mailbox.h"
 #include "nccl_api.h"
+#include "plugins/common/debug.h"
 
 #include <dualpipe/comm.h>
 
@@ -34,7 +35,7 @@ typedef struct pair {
     ncclComm_t comm;  /* NULL: not connected */
 } pair_t;
 
-/* DUALPIPE_NCCL_CHANNELS */
+/* DUALPIPE_DEBUG=nccl.channels */
 enum { CHANNELS_GROUPS, CHANNELS_SIGNALS, CHANNELS_AUTO };
 #define LACKING_BYTES 256
 

@@ -3,6 +3,8 @@
  * nccl_api.c: finds libnccl and fills its table, once for the process. */
 #include "nccl_api.h"
 
+#include "plugins/common/debug.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +21,8 @@ static bool ready;
 /* Before the library is opened: it reads these once. What the user has set stays. */
 static void share_the_gpu(void)
 {
-    const char *wish = secure_getenv("DUALPIPE_NCCL_SAME_GPU");
+    char text[8];
+    const char *wish = debug_value("nccl.same_gpu", text, sizeof(text));
     char own[300], host[200] = "host";
 
     if (wish == NULL || strcmp(wish, "1") != 0)
@@ -70,10 +73,10 @@ static const char *find_library(void)
     void *library;
 
     share_the_gpu();
-    library = cuda_library("DUALPIPE_NCCL", names, tried, sizeof(tried));
+    library = cuda_library("lib.nccl", names, tried, sizeof(tried));
     if (library == NULL) {
-        snprintf(why, sizeof(why), "NCCL was not found (%s): install libnccl2, or name the library in DUALPIPE_NCCL",
-                 tried);
+        snprintf(why, sizeof(why),
+                 "NCCL was not found (%s): install libnccl2, or name its file in DUALPIPE_DEBUG=lib.nccl=", tried);
         return why;
     }
     missing = fill_api(library, &table);

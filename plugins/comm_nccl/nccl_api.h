@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * nccl_api.h: NCCL as a table of functions, filled when the first group is opened. Nothing is linked with libnccl.
+ * nccl_api.h: NCCL as a table of functions, filled when the first group is opened. Nothing is
+ * linked with libnccl.
  *
- * $DUALPIPE_NCCL names another library than libnccl.so.2. With DUALPIPE_NCCL_SAME_GPU=1 the process gets an NCCL_HOSTID
- * of its own before the library is opened, so that NCCL lets several processes share a GPU (it then uses sockets: for
- * tests). */
+ * DUALPIPE_DEBUG=lib.nccl=FILE names another library than libnccl.so.2. With
+ * DUALPIPE_DEBUG=nccl.same_gpu=1 the process gets an NCCL_HOSTID of its own before the library is
+ * opened, so that NCCL lets several processes share a GPU (it then uses sockets: for tests). */
 #ifndef COMM_NCCL_API_H
 #define COMM_NCCL_API_H
 
@@ -38,8 +39,9 @@
     X(ncclCommRegister)                                                                                                \
     X(ncclCommDeregister)
 
-/* Of 2.29, all or none; declared here, since the header may be older. A window is what later headers call ncclWindow_t.
-   A put goes `offset` bytes into the window of rank `to`, from memory of ours that is in a window of the communicator. */
+/* Of 2.29, all or none; declared here, since the header may be older. A window is what later
+ * headers call ncclWindow_t. A put goes `offset` bytes into the window of rank `to`, from memory of
+ * ours that is in a window of the communicator. */
 #define NCCL_PUTS_SINCE 22900
 #define NCCL_PUTS(X)                                                                                                   \
     X(ncclCommWindowRegister, (ncclComm_t comm, void *buffer, size_t bytes, void **window, int flags))                 \
@@ -61,8 +63,8 @@ typedef struct nccl_api {
     bool puts; /* those of 2.29 are there */
 } nccl_api_t;
 
-/* The same for all callers. DP_ERR_UNSUPPORTED: no library, an old one, or one that lacks something; a later call tries
-   again. */
+/* The same for all callers. DP_ERR_UNSUPPORTED: no library, an old one, or one that lacks
+ * something; a later call tries again. */
 dp_status_t nccl_api(const dp_host_t *host, const nccl_api_t **api_out);
 
 #endif

@@ -2,9 +2,10 @@
  * SPDX-License-Identifier: MIT
  * reduce.c: sums in rank order.
  *
- * NCCL's own all-reduce adds in an order of its choice, and is taken where DUALPIPE_NCCL_SUMS=unordered asks for its
- * speed. Otherwise every rank gets one slice of a piece from all others, adds it in rank order, and hands the sum to
- * all: as many bytes as a ring moves, and the same bits everywhere. A round of heads goes first, so that ranks that sum
+ * NCCL's own all-reduce adds in an order of its choice, and is taken where
+ * DUALPIPE_DEBUG=nccl.sums=unordered asks for its speed. Otherwise every rank gets one slice of a
+ * piece from all others, adds it in rank order, and hands the sum to all: as many bytes as a ring
+ * moves, and the same bits everywhere. A round of heads goes first, so that ranks that sum
  * different things find out before sizes differ. */
 #include "comm_nccl.h"
 
@@ -13,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_BYTES ((size_t)64 << 20) /* two groups and a kernel for each piece: a quarter of a millisecond */
+/* two groups and a kernel for each piece: a quarter of a millisecond */
+#define DEFAULT_BYTES ((size_t)64 << 20)
 #define THREADS       256
 #define MOST_BLOCKS   64
 
@@ -24,12 +26,13 @@ static bool fine(ncclResult_t result)
 
 static dp_status_t choose_order(dp_comm_t *comm)
 {
-    const char *wish = secure_getenv("DUALPIPE_NCCL_SUMS");
+    char text[32];
+    const char *wish = debug_value("nccl.sums", text, sizeof(text));
 
     comm->unordered = wish != NULL && strcmp(wish, "unordered") == 0;
     if (wish == NULL || comm->unordered || strcmp(wish, "ordered") == 0)
         return DP_OK;
-    return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_SUMS=%s: must be ordered or unordered", wish);
+    return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_DEBUG=nccl.sums=%s: must be ordered or unordered", wish);
 }
 
 dp_status_t nccl_reduce_open(dp_comm_t *comm, size_t reduce_bytes)

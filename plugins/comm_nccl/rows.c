@@ -30,22 +30,24 @@ bool nccl_rows_are_in_order(void)
 
 dp_status_t nccl_rows_choose(dp_comm_t *comm)
 {
-    const char *wish = secure_getenv("DUALPIPE_NCCL_EXCHANGE");
+    char text[32];
+    const char *wish = debug_value("nccl.exchange", text, sizeof(text));
     const bool few = comm->cu->queues < QUEUES_MIN;
     const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !nccl_rows_are_in_order();
 
     if (wish != NULL && !exact && strcmp(wish, "capacity") != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_EXCHANGE=%s: must be exact or capacity", wish);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_DEBUG=nccl.exchange=%s: must be exact or capacity", wish);
     if (exact && few)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "group %s: DUALPIPE_NCCL_EXCHANGE=exact needs streams that do not hold up each other: "
+                       "group %s: DUALPIPE_DEBUG=nccl.exchange=exact needs streams that do not hold up each other: "
                        "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d",
                        comm->name, comm->cu->queues, QUEUES_MIN);
     if (exact && nccl_rows_are_in_order())
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "group %s: DUALPIPE_NCCL_EXCHANGE=exact has no order of launches that all ranks have in common: "
-                       "unset NCCL_LAUNCH_ORDER_IMPLICIT",
-                       comm->name);
+        return DP_FAIL(
+            comm->host, DP_ERR_INVALID,
+            "group %s: DUALPIPE_DEBUG=nccl.exchange=exact has no order of launches that all ranks have in common: "
+            "unset NCCL_LAUNCH_ORDER_IMPLICIT",
+            comm->name);
     comm->exact = exact && comm->nranks > 1;
     return DP_OK;
 }

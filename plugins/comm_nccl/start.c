@@ -92,7 +92,7 @@ static dp_status_t see(dp_comm_t *comm, int32_t rank, summary_t *summary)
     if (summary->channels != comm->channels)
         return DP_FAIL(
             comm->host, DP_ERR_MISMATCH,
-            "group %s: channels of rank %d are to be %s, those of rank %d %s: set DUALPIPE_NCCL_CHANNELS the "
+            "group %s: channels of rank %d are to be %s, those of rank %d %s: set DUALPIPE_DEBUG=nccl.channels the "
             "same on all ranks",
             comm->name, WORLD(comm), nccl_channels_name(comm->channels), comm->world[rank],
             nccl_channels_name(summary->channels));
@@ -126,7 +126,7 @@ static dp_status_t compare_entry(const dp_comm_t *comm, const entry_t *mine, int
             return DP_FAIL(
                 comm->host, DP_ERR_MISMATCH,
                 "group %s: rank %d makes exchanges of exact sizes, rank %d of the capacity: set "
-                "DUALPIPE_NCCL_EXCHANGE, CUDA_DEVICE_MAX_CONNECTIONS and NCCL_LAUNCH_ORDER_IMPLICIT the same on all ranks",
+                "DUALPIPE_DEBUG=nccl.exchange, CUDA_DEVICE_MAX_CONNECTIONS and NCCL_LAUNCH_ORDER_IMPLICIT the same on all ranks",
                 comm->name, comm->world[mine->sender ? comm->rank : rank],
                 comm->world[mine->sender ? rank : comm->rank]);
         if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)

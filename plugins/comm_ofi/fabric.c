@@ -3,6 +3,8 @@
  * fabric.c: which provider and interface, and the objects of the provider. */
 #include "comm_ofi.h"
 
+#include "plugins/common/debug.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -18,7 +20,7 @@
 #define MR_MODES      (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT)
 #define ENV_PROVIDER  "DUALPIPE_OFI_PROVIDER"
 #define ENV_INTERFACE "DUALPIPE_OFI_INTERFACE"
-#define ENV_STAGE     "DUALPIPE_OFI_STAGE"
+#define DEBUG_STAGE   "ofi.stage"
 #define TRIAL_BYTES   4096
 
 /* Not taken unless named: they end at this host, are there for debugging, or are not kept up any more. */
@@ -227,8 +229,11 @@ static dp_status_t choose_provider(dp_comm_t *comm)
 {
     const char *provider = setting(ENV_PROVIDER), *interface = setting(ENV_INTERFACE);
     struct fi_info *list = NULL;
-    int error = ask_provider(provider, false, false, &list);
+    int error;
 
+    if (debug_check(comm->host, "ofi", "stage") < 0)
+        return DP_ERR_INVALID;
+    error = ask_provider(provider, false, false, &list);
     comm->wire.info = pick(list, provider != NULL, interface);
     if (list != NULL)
         fi_freeinfo(list);
@@ -286,12 +291,13 @@ static void choose_direct(dp_comm_t *comm)
 {
     wire_t *w = &comm->wire;
     struct fi_info *list = NULL, *info = NULL;
-    const char *staging = setting(ENV_STAGE);
+    char text[8];
+    const char *staging = debug_value(DEBUG_STAGE, text, sizeof(text));
     char address[INET6_ADDRSTRLEN];
     int error = -FI_ENODATA;
 
     if (staging != NULL && strcmp(staging, "0") != 0) {
-        snprintf(w->staged, sizeof(w->staged), "%s is set", ENV_STAGE);
+        snprintf(w->staged, sizeof(w->staged), "DUALPIPE_DEBUG=%s is set", DEBUG_STAGE);
         return;
     }
     if (!ofi_gpu_sees_writes(comm->gpu)) {
@@ -533,12 +539,11 @@ dp_status_t ofi_fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d, group %s: rank %d announces no valid address",
                        comm->world[comm->rank], comm->name, comm->world[rank]);
     if (record->direct != (uint32_t)w->direct)
-        return DP_FAIL(
-            comm->host, DP_ERR_MISMATCH,
-            "group %s: provider %s reaches memory of the device by itself on rank %d, not on rank %d: set " ENV_STAGE
-            "=1 on all hosts, and it is staged through the host's",
-            comm->name, w->provider, comm->world[w->direct ? comm->rank : rank],
-            comm->world[w->direct ? rank : comm->rank]);
+        return DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                       "group %s: provider %s reaches memory of the device by itself on rank %d, not on rank %d: set "
+                       "DUALPIPE_DEBUG=" DEBUG_STAGE "=1 on all hosts, and it is staged through the host's",
+                       comm->name, w->provider, comm->world[w->direct ? comm->rank : rank],
+                       comm->world[w->direct ? rank : comm->rank]);
     if (strcmp(record->provider, w->provider) != 0 || record->scatter != (uint32_t)w->scatter)
         return DP_FAIL(
             comm->host, DP_ERR_MISMATCH,
@@ -572,7 +577,8 @@ static dp_status_t register_memory(dp_comm_t *comm, void *base, size_t bytes, ui
     if (error != 0)
         status = DP_FAIL(comm->host, DP_ERR_NOMEM, "rank %d, group %s: provider %s cannot register %zu bytes%s: %s",
                          comm->world[comm->rank], comm->name, w->provider, bytes,
-                         device ? " of the device (" ENV_STAGE "=1 does without)" : "", fi_strerror(-error));
+                         device ? " of the device (DUALPIPE_DEBUG=" DEBUG_STAGE "=1 does without)" : "",
+                         fi_strerror(-error));
     else if (fi_mr_key(mr) == FI_KEY_NOTAVAIL)
         status = DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: provider %s has keys of more than 64 bits",
                          comm->name, w->provider);

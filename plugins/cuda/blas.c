@@ -4,7 +4,7 @@
 #include "blas.h"
 #include "import.h"
 
-static const cuda_source_t source = {"cuBLASLt", "DUALPIPE_CUBLASLT", {"libcublasLt.so.13", "libcublasLt.so"}};
+static const cuda_source_t source = {"cuBLASLt", "lib.cublaslt", {"libcublasLt.so.13", "libcublasLt.so"}};
 
 dp_status_t cuda_blas_load(const dp_host_t *host, cuda_blas_t *blas)
 {

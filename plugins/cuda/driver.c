@@ -3,6 +3,8 @@
  * driver.c: finds the driver and fills its table, once for each plugin. */
 #include "driver.h"
 
+#include "plugins/common/debug.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,15 +18,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cuda_driver_t table;
 static int ready;
 
-void *cuda_library(const char *variable, const char *const names[], char *tried, size_t tried_bytes)
+void *cuda_library(const char *key, const char *const names[], char *tried, size_t tried_bytes)
 {
-    const char *chosen = secure_getenv(variable);
+    char named[1024];
+    const char *chosen = debug_value(key, named, sizeof(named));
     const char *const only[] = {chosen, NULL};
     size_t used = 0;
 
     if (tried_bytes > 0)
         tried[0] = '\0';
-    for (const char *const *name = chosen != NULL && chosen[0] != '\0' ? only : names; *name != NULL; name++) {
+    for (const char *const *name = chosen != NULL ? only : names; *name != NULL; name++) {
         void *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
         const char *why;
 
@@ -85,8 +88,10 @@ static dp_status_t start_driver(const dp_host_t *host)
     int count = 0;
     void *library;
 
+    if (debug_check(host, "lib", "cuda, cublaslt, cudnn, nccl, cupti, cutlass") < 0)
+        return DP_ERR_INVALID;
     memset(&cu, 0, sizeof(cu));
-    library = cuda_library("DUALPIPE_CUDA_DRIVER", names, tried, sizeof(tried));
+    library = cuda_library("lib.cuda", names, tried, sizeof(tried));
     if (library == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: the driver was not found (%s)", tried);
     missing = fill_table(library, &cu);

@@ -3,7 +3,7 @@
  * driver.h: the CUDA driver as a table of functions that is filled when the first CUDA plugin opens. Nothing is linked
  * with libcuda: a plugin loads, and says what it misses, on machines without a driver.
  *
- * $DUALPIPE_CUDA_DRIVER names another library than libcuda.so.1 (a path, or a name that dlopen finds). */
+ * DUALPIPE_DEBUG=lib.cuda=FILE names another library than libcuda.so.1 (a path, or a name that dlopen finds). */
 #ifndef PLUGINS_CUDA_DRIVER_H
 #define PLUGINS_CUDA_DRIVER_H
 
@@ -135,7 +135,7 @@ dp_status_t cuda_check(const dp_host_t *host, CUresult result, const char *file,
 /** Opens the first library of the NULL-terminated list that dlopen finds; the value of `variable` in the environment,
  *  when set, is the only candidate. NULL: none, with `tried` holding each name and its error. For cuBLASLt, cuDNN,
  *  NCCL, CUPTI. */
-void *cuda_library(const char *variable, const char *const names[], char *tried, size_t tried_bytes);
+void *cuda_library(const char *key, const char *const names[], char *tried, size_t tried_bytes);
 
 /** The device whose context is current in this thread: device_cuda makes its primary context current in the thread that
  *  opens it. DP_ERR_DEVICE where none is. [any] */

@@ -39,7 +39,7 @@ typedef struct cuda_gemm_operands {
 } cuda_gemm_operands_t;
 
 /**
- * Opens cuBLASLt ($DUALPIPE_CUBLASLT, else libcublasLt.so.13) for one instance. The device's context must be current.
+ * Opens cuBLASLt (libcublasLt.so.13) for one instance. The device's context must be current.
  * sms: multiprocessors that products may count on, from dp_host_sm_t; 0: all of the device.
  * workspace_limit: most bytes that one product may ask for; 0: 32 MiB, what NVIDIA recommends for Hopper.
  * DP_ERR_UNSUPPORTED names the library when it is missing.

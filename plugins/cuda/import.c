@@ -10,17 +10,18 @@ dp_status_t cuda_import(const dp_host_t *host, const cuda_source_t *source, cons
                         size_t nsymbols)
 {
     char tried[512];
-    void *library = cuda_library(source->variable, source->names, tried, sizeof(tried));
+    void *library = cuda_library(source->key, source->names, tried, sizeof(tried));
 
     if (library == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s is not to be found (%s): install it, or name its file in %s",
-                       source->what, tried, source->variable);
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "%s is not to be found (%s): install it, or name its file in DUALPIPE_DEBUG=%s=", source->what,
+                       tried, source->key);
     for (size_t i = 0; i < nsymbols; i++) {
         *symbols[i].to = dlsym(library, symbols[i].name);
         if (*symbols[i].to == NULL)
             return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                           "%s has no %s: it is too old, or something else; name its file in %s", source->what,
-                           symbols[i].name, source->variable);
+                           "%s has no %s: it is too old, or something else; name its file in DUALPIPE_DEBUG=%s=",
+                           source->what, symbols[i].name, source->key);
     }
     return DP_OK;
 }

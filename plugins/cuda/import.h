@@ -6,10 +6,10 @@
 
 #include <dualpipe/plugin.h>
 
-/** What to open. `variable`, of the environment, comes before the names; the list of names ends with NULL. */
+/** What to open. `key`, of DUALPIPE_DEBUG, comes before the names; the list of names ends with NULL. */
 typedef struct cuda_source {
-    const char *what;     /* "cuBLASLt", for messages */
-    const char *variable; /* "DUALPIPE_CUBLASLT" */
+    const char *what; /* "cuBLASLt", for messages */
+    const char *key;  /* "lib.cublaslt" */
     const char *names[3];
 } cuda_source_t;
 

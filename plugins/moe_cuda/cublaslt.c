@@ -216,8 +216,9 @@ static dp_status_t open_cublaslt(dp_moe_t *moe)
         return status;
     version = own->blas.cublasLtGetVersion();
     if (version < OLDEST)
-        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
-                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=cublaslt needs cuBLASLt 13.4 or later, %zu was found", version);
+        return DP_FAIL(
+            moe->host, DP_ERR_UNSUPPORTED,
+            "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=cublaslt needs cuBLASLt 13.4 or later, %zu was found", version);
     status = cuda_blas_find(moe->host, "cublasLtGroupedMatrixLayoutCreate", (void **)&own->grouped_layout);
     return status < 0 ? status : check_cublaslt(moe, own->blas.cublasLtCreate(&own->handle), "opening it");
 }

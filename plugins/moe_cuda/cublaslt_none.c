@@ -6,7 +6,7 @@
 static dp_status_t refuse_cublaslt(dp_moe_t *moe)
 {
     return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
-                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=cublaslt: this build had no cublasLt.h");
+                   "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=cublaslt: this build had no cublasLt.h");
 }
 
 static void close_nothing(dp_moe_t *moe)

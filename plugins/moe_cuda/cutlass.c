@@ -48,7 +48,7 @@ static dp_status_t import_cutlass(const dp_moe_t *moe, cutlass_t *own)
     static const char file[] = "moe_cuda_cutlass.so";
     char path[4096];
     const cuda_source_t source = {
-        "moe_cuda_cutlass.so, which is built where configure finds CUTLASS,", "DUALPIPE_MOE_CUTLASS", {path}};
+        "moe_cuda_cutlass.so, which is built where configure finds CUTLASS,", "lib.cutlass", {path}};
     const cuda_symbol_t symbol = {MOE_CUTLASS_SYMBOL, (void **)&own->products};
     const char *slash = NULL;
     Dl_info here;
@@ -95,8 +95,9 @@ static dp_status_t open_cutlass(dp_moe_t *moe)
     memset(own, 0, sizeof(*own));
     moe->library->own = own;
     if (moe->cu->cuTensorMapEncodeTiled == NULL)
-        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
-                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=cutlass needs a driver that has cuTensorMapEncodeTiled (12.0)");
+        return DP_FAIL(
+            moe->host, DP_ERR_UNSUPPORTED,
+            "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=cutlass needs a driver that has cuTensorMapEncodeTiled (12.0)");
     status = import_cutlass(moe, own);
     return status < 0 ? status : find_kernels(moe, own);
 }

@@ -164,9 +164,10 @@ static dp_status_t check_architecture(const dp_moe_t *moe)
                             moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
                             "asking for the compute capability");
     if (status >= 0 && (major != 9 || minor != 0))
-        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
-                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s needs compute capability 9.0, this device has %d.%d",
-                       moe_products_names[moe->products], major, minor);
+        return DP_FAIL(
+            moe->host, DP_ERR_UNSUPPORTED,
+            "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=%s needs compute capability 9.0, this device has %d.%d",
+            moe_products_names[moe->products], major, minor);
     return status;
 }
 

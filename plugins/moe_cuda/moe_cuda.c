@@ -5,6 +5,7 @@
  * exchange, and with a library what that reads of groups. */
 #include "moe_cuda.h"
 #include "plugins/common/check.h"
+#include "plugins/common/debug.h"
 #include "plugins/common/layout.h"
 
 #include <stdlib.h>
@@ -683,19 +684,22 @@ const char *const moe_products_names[MOE_WGMMA + 1] = {
 
 static dp_status_t choose_products(const dp_host_t *host, moe_products_t *out)
 {
-    const char *wanted = secure_getenv("DUALPIPE_MOE_PRODUCTS");
+    char text[32];
+    const char *wanted = debug_value("moe_cuda.products", text, sizeof(text));
+    dp_status_t status = debug_check(host, "moe_cuda", "products");
     int i;
 
     *out = MOE_GROUPED;
-    if (wanted == NULL || wanted[0] == '\0')
-        return DP_OK;
+    if (status < 0 || wanted == NULL)
+        return status;
     for (i = 0; i <= MOE_WGMMA; i++)
         if (strcmp(wanted, moe_products_names[i]) == 0) {
             *out = (moe_products_t)i;
             return DP_OK;
         }
     return DP_FAIL(host, DP_ERR_INVALID,
-                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain, cublaslt, cutlass or wgmma", wanted);
+                   "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=%s: must be grouped, plain, cublaslt, cutlass or wgmma",
+                   wanted);
 }
 
 static void moe_close(dp_moe_t *moe)

@@ -9,7 +9,7 @@
 #include "kernels.h"
 #include "plugins/moe/moe.h"
 
-/* Which way the experts' products are made; DUALPIPE_MOE_PRODUCTS chooses. */
+/* Which way the experts' products are made; DUALPIPE_DEBUG=moe_cuda.products chooses. */
 typedef enum moe_products {
     MOE_GROUPED = 0, /* "grouped", the default: kernels of ours, tensor cores where type and sizes allow */
     MOE_PLAIN,       /* "plain": kernels of ours without tensor cores */
@@ -72,7 +72,7 @@ struct dp_moe {
     dp_recompute_t recompute;
 };
 
-/* By their numbers, as DUALPIPE_MOE_PRODUCTS has them. */
+/* By their numbers, as DUALPIPE_DEBUG=moe_cuda.products has them. */
 extern const char *const moe_products_names[MOE_WGMMA + 1];
 
 /* layout.c */

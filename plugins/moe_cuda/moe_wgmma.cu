@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * moe_wgmma.cu: the grouped products of moe_gemm.cu on warpgroup products (wgmma) of sm_90a: two warpgroups with 64 x
  * 256 of a tile of 128 x 256 each, operands read from shared memory, one group of products always on its way. The sums
- * are the same chains. Chosen by name alone: DUALPIPE_MOE_PRODUCTS=wgmma. */
+ * are the same chains. Chosen by name alone: DUALPIPE_DEBUG=moe_cuda.products=wgmma. */
 #include "moe_tiles.cuh"
 
 enum {

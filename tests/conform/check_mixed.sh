@@ -11,12 +11,12 @@ mock() {
 }
 try() { # HOSTS NEAR FAR MODE
     echo "# hosts $1: $2 + $3, $4"
-    DUALPIPE_HOSTS=$1 $suite "$2" "$3" --mode "$4"
+    DUALPIPE_DEBUG=hosts=$1 $suite "$2" "$3" --mode "$4"
 }
 
-try a,a,b,b comm_shm "$(mock far)" threads
-try a,b,a,b,b,a comm_shm "$(mock far)" threads
-try a,b,a,b,b,a comm_shm "$(mock far_matched)" threads
-try a,a,b "$(mock matched)" "$(mock far)" threads
-try a,b,a,c "$(mock matched)" "$(mock far_matched)" threads
-try a,a,b,b comm_shm "$(mock far_groups)" processes
+try a:a:b:b comm_shm "$(mock far)" threads
+try a:b:a:b:b:a comm_shm "$(mock far)" threads
+try a:b:a:b:b:a comm_shm "$(mock far_matched)" threads
+try a:a:b "$(mock matched)" "$(mock far)" threads
+try a:b:a:c "$(mock matched)" "$(mock far_matched)" threads
+try a:a:b:b comm_shm "$(mock far_groups)" processes

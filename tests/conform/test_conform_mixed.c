@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_conform_mixed.c: two comm plugins joined, against the contract of dp.comm/1:
- * NEAR FAR [--mode MODE] [--device DEVICE] [CASE...]. Who is on which host is in DUALPIPE_HOSTS. */
+ * NEAR FAR [--mode MODE] [--device DEVICE] [CASE...]. Who is on which host is in DUALPIPE_DEBUG=hosts. */
 #include "mixed/mixed.h"
 
 #include <dualpipe/conform.h>

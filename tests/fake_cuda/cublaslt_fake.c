@@ -8,6 +8,7 @@
  * sizes read when the product runs. It says that it is 13.10, or what $FAKE_CUBLASLT_VERSION says. */
 #include "cublaslt_fake.h"
 #include "first_use.h"
+#include "tests/support/debug.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -540,7 +541,7 @@ static void run(void *arg)
 static cublasStatus_t enqueue(cudaStream_t stream, call_t *c)
 {
     typedef int (*launch_fn)(cudaStream_t, void (*)(void *), void *);
-    const char *driver = getenv("DUALPIPE_CUDA_DRIVER");
+    const char *driver = debug_entry("lib.cuda");
     void *handle;
     union {
         void *object;

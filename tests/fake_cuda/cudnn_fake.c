@@ -5,6 +5,7 @@
  * computes; whether the real cuDNN has a kernel for it is another question (tests/unit/cuda/test_cudnn_graph.c). Every
  * tensor has four dimensions. */
 #include "first_use.h"
+#include "tests/support/debug.h"
 
 #include <cudnn_graph.h>
 #include <dlfcn.h>
@@ -574,7 +575,7 @@ static cudnnStatus_t check_call(const call_t *call)
 static cudnnStatus_t enqueue(cudaStream_t stream, call_t *call)
 {
     typedef int (*launch_fn)(cudaStream_t, void (*)(void *), void *);
-    const char *driver = getenv("DUALPIPE_CUDA_DRIVER");
+    const char *driver = debug_entry("lib.cuda");
     void *handle = driver != NULL ? dlopen(driver, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD) : NULL;
     union {
         void *object;

@@ -6,6 +6,8 @@
 #ifndef FAKE_FIRST_USE_H
 #define FAKE_FIRST_USE_H
 
+#include "tests/support/debug.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -45,7 +47,7 @@ static bool first_use_is_new(uint64_t key)
 /* Before a library puts its kernel `key` on a stream. */
 static void first_use(uint64_t key)
 {
-    const char *loading = getenv("CUDA_MODULE_LOADING"), *path = getenv("DUALPIPE_CUDA_DRIVER");
+    const char *loading = getenv("CUDA_MODULE_LOADING"), *path = debug_entry("lib.cuda");
     void *driver;
     union {
         void *object;

@@ -21,6 +21,8 @@
  * DP_FAKE_NCCL_VERSION is another version than that of the header. DP_FAKE_NCCL_WINDOWLESS=r lets rank r of any
  * communicator have no window, without a word, while the others wait for it; with =r:late it fails when all have
  * come. */
+#include "tests/support/debug.h"
+
 #include <cuda.h>
 #include <nccl.h>
 
@@ -204,7 +206,7 @@ static ncclResult_t fail(ncclResult_t result, const char *text)
 
 static bool find_driver(void)
 {
-    const char *path = getenv("DUALPIPE_CUDA_DRIVER");
+    const char *path = debug_entry("lib.cuda");
     void *driver = path != NULL ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 
     pthread_mutex_lock(&world.lock);

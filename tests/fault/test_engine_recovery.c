@@ -64,7 +64,7 @@ START_TEST(nobody_dies_and_nothing_changes)
     const r_shared_t with = undisturbed(&dualpipe);
     r_shared_t without;
 
-    unsetenv("DUALPIPE_RESPAWN");
+    unsetenv("DUALPIPE_LAUNCH");
     without = undisturbed(&dualpipe);
     ck_assert(memcmp(with.losses, without.losses, sizeof(with.losses)) == 0);
     ck_assert(memcmp(with.digest, without.digest, sizeof(with.digest)) == 0);
@@ -205,7 +205,7 @@ END_TEST
 
 static void respawn(void)
 {
-    setenv("DUALPIPE_RESPAWN", "9", 1);
+    setenv("DUALPIPE_LAUNCH", "respawn=9", 1);
 }
 
 int main(void)

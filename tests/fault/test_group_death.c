@@ -405,7 +405,7 @@ END_TEST
 /* A hub that goes a part of the way with one rank. */
 static dp_status_t dying_hub_body(forked_t *self)
 {
-    int listener = atoi(getenv("DUALPIPE_LISTEN_FD"));
+    int listener = forked_listener();
     int fd = accept(listener, NULL, NULL);
     uint8_t proof[DP__SHA256_BYTES];
     dp__frame_t frame;

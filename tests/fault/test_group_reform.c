@@ -163,7 +163,7 @@ static void replace(forked_job_t *job, int n, int argument)
 
 static void begin(forked_job_t *job, int argument)
 {
-    setenv("DUALPIPE_RESPAWN", "9", 1);
+    setenv("DUALPIPE_LAUNCH", "respawn=9", 1);
     forked_begin(job, RANKS);
     for (int32_t r = 0; r < RANKS; r++)
         forked_start(job, r, body, argument);
@@ -206,7 +206,7 @@ START_TEST(without_a_launcher_that_replaces_the_first_death_is_the_end)
 {
     forked_job_t job;
 
-    unsetenv("DUALPIPE_RESPAWN");
+    unsetenv("DUALPIPE_LAUNCH");
     forked_begin(&job, RANKS);
     for (int32_t r = 0; r < RANKS; r++)
         forked_start(&job, r, body, 1);

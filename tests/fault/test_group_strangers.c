@@ -327,7 +327,7 @@ END_TEST
    out. */
 static dp_status_t mirror_body(forked_t *self)
 {
-    int fd = accept(atoi(getenv("DUALPIPE_LISTEN_FD")), NULL, NULL);
+    int fd = accept(forked_listener(), NULL, NULL);
     unsigned char proof[DP__SHA256_BYTES];
     dp__frame_t frame;
     raw_t raw;

@@ -8,8 +8,8 @@ set -eu
 
 fakes=$DP_TEST_BUILDDIR/tests/fake_cuda/.libs
 [ -e "$fakes/libcuda_fake.so" ] || { echo "SKIP: built without CUDA" && exit 77; }
-export DUALPIPE_CUDA_DRIVER="$fakes/libcuda_fake.so" DUALPIPE_CUBLASLT="$fakes/libcublaslt_fake.so" \
-    DUALPIPE_CUDNN="$fakes/libcudnn_fake.so" CUDA_MODULE_LOADING=EAGER
+export DUALPIPE_DEBUG="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cudnn=$fakes/libcudnn_fake.so" \
+    CUDA_MODULE_LOADING=EAGER
 failures=0
 
 opens() { # GIB WORDS COMMAND...

@@ -18,7 +18,7 @@ complain() {
 for name in .libs tests apps bench dualpipe; do
     ln -s "$DP_TEST_BUILDDIR/$name" "$work/$name"
 done
-unset DUALPIPE_CUDA_DRIVER || :
+unset DUALPIPE_DEBUG || :
 sh "$script" --emulated --short "$work" >"$work/report" 2>&1 || complain "it failed: $(cat "$work/report")"
 for step in partitions train_one train_threads train_blocking train_partition attention_partition attention_share moe_grouped overlap p2p; do
     [ "$(grep -c "^$step: ok" "$work/report")" -eq 2 ] || complain "$step is not ok, once as it ends and once in the results"
@@ -32,7 +32,7 @@ DP_FAKE_FAIL=cuLaunchKernelEx:40 sh "$script" --emulated --short "$work" >"$work
 [ "$status" -eq 1 ] && grep -q '^train_one: FAILED' "$work/report" || complain "kernels that fail: status $status, $(cat "$work/report")"
 
 status=0
-DUALPIPE_CUDA_DRIVER=/nonexistent/libcuda.so sh "$script" "$work" >"$work/report" 2>&1 || status=$?
+DUALPIPE_DEBUG=lib.cuda=/nonexistent/libcuda.so sh "$script" "$work" >"$work/report" 2>&1 || status=$?
 [ "$status" -eq 77 ] && grep -q 'SKIP: .*no CUDA device' "$work/report" || complain "no device: status $status, $(cat "$work/report")"
 
 echo "$failures failures"

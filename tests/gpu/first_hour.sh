@@ -27,11 +27,13 @@ logs=$build/first_hour
 rm -rf "$logs"
 mkdir -p "$logs" || exit 2
 train=$build/apps/train_moe/train_moe
+cutlass=$build/.libs/moe_cuda_cutlass.so
 if [ "$emulated" = 1 ]; then
     fakes=$build/tests/fake_cuda/.libs
     [ -e "$fakes/libcuda_fake.so" ] || { echo "SKIP: built without CUDA" && exit 77; }
-    export DP_TEST_FAKE=1 DUALPIPE_CUDA_DRIVER="$fakes/libcuda_fake.so" DUALPIPE_CUBLASLT="$fakes/libcublaslt_fake.so" \
-        DUALPIPE_MOE_CUTLASS="$fakes/libcutlass_fake.so" DUALPIPE_CUDNN="$fakes/libcudnn_fake.so" DUALPIPE_NCCL="$fakes/libnccl_fake.so"
+    cutlass=$fakes/libcutlass_fake.so
+    export DP_TEST_FAKE=1 DUALPIPE_DEBUG="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cutlass=$cutlass"
+    DUALPIPE_DEBUG=$DUALPIPE_DEBUG,lib.cudnn=$fakes/libcudnn_fake.so,lib.nccl=$fakes/libnccl_fake.so
 fi
 start=$(date +%s)
 summary=$logs/summary
@@ -139,13 +141,13 @@ fi
 # shellcheck disable=SC2086
 {
     figures attention_partition 40 "$build/bench/gpu_attention" $attention
-    figures attention_share 40 env DUALPIPE_CUDNN_SHARE=1 "$build/bench/gpu_attention" $attention
+    figures attention_share 40 env DUALPIPE_DEBUG="${DUALPIPE_DEBUG-},cudnn.share=1" "$build/bench/gpu_attention" $attention
     figures moe_grouped 40 "$build/bench/gpu_moe" $moe
     [ "$short" = 1 ] || figures attention_whole 40 "$build/bench/gpu_attention" --comm-sms 0 $attention
-    [ "$short" = 1 ] || figures moe_cublaslt 40 env DUALPIPE_MOE_PRODUCTS=cublaslt "$build/bench/gpu_moe" $moe
-    [ "$short" = 1 ] || [ ! -e "${DUALPIPE_MOE_CUTLASS:-$build/.libs/moe_cuda_cutlass.so}" ] ||
-        figures moe_cutlass 40 env DUALPIPE_MOE_PRODUCTS=cutlass "$build/bench/gpu_moe" $moe
-    [ "$short" = 1 ] || figures moe_wgmma 40 env DUALPIPE_MOE_PRODUCTS=wgmma "$build/bench/gpu_moe" $moe
+    [ "$short" = 1 ] || figures moe_cublaslt 40 env DUALPIPE_DEBUG="${DUALPIPE_DEBUG-},moe_cuda.products=cublaslt" "$build/bench/gpu_moe" $moe
+    [ "$short" = 1 ] || [ ! -e "$cutlass" ] ||
+        figures moe_cutlass 40 env DUALPIPE_DEBUG="${DUALPIPE_DEBUG-},moe_cuda.products=cutlass" "$build/bench/gpu_moe" $moe
+    [ "$short" = 1 ] || figures moe_wgmma 40 env DUALPIPE_DEBUG="${DUALPIPE_DEBUG-},moe_cuda.products=wgmma" "$build/bench/gpu_moe" $moe
     figures overlap 90 "$build/bench/gpu_overlap" ${overlap:---layers 2}
     figures p2p 40 "$build/bench/gpu_p2p" $p2p
 }
@@ -163,7 +165,7 @@ cat <<'END'
 == what to look at
 R8   attention_partition beside attention_share, "core forward" and "core backward" as shares of the product: a plan for 132
      multiprocessors on 112 runs a second wave (0.59 of the speed) where kernels are persistent. attention_whole is the limit.
-     If the share's plan is refused or no faster, leave DUALPIPE_CUDNN_SHARE unset.
+     If the share's plan is refused or no faster, leave DUALPIPE_DEBUG=cudnn.share away.
 R10  moe_wgmma beside moe_grouped: if it is not at 1.3 of it, look with ncu for MEMBAR before FENCE.VIEW.ASYNC in its loop;
      any difference in test_moe_cuda between the two is a race, not rounding.
 R3   test_comm_nccl: sums_and_exchanges_fit_into_the_share must not hang.

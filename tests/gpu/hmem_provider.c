@@ -5,6 +5,8 @@
  * set; else nothing changes. It refuses what hardware would: memory of a device that is not registered as such, or
  * beside memory of the host in one write. Where DP_TEST_BUSY is set it has no room for writes of nothing, two times of
  * three. */
+#include "tests/support/debug.h"
+
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -46,7 +48,7 @@ static __typeof__(cuPointerGetAttribute) *ask;
 
 static void find_driver(void)
 {
-    void *driver = dlopen(getenv("DUALPIPE_CUDA_DRIVER"), RTLD_LAZY | RTLD_NOLOAD);
+    void *driver = dlopen(debug_entry("lib.cuda"), RTLD_LAZY | RTLD_NOLOAD);
 
     ask = (__typeof__(ask))dlsym(driver, "cuPointerGetAttribute");
 }

@@ -7,6 +7,7 @@
 
 #include "conform/kernel.h"
 #include "tests/fake_cuda/cublaslt_fake.h"
+#include "tests/support/debug.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -51,7 +52,7 @@ static void blocks_of_scores_add_up(conform_t *t)
                                .value_dim = 6};
         block_t b = {0};
 
-        setenv("DUALPIPE_ATTENTION_SCORE_BYTES", budgets[i % 3], 1);
+        debug_set("attention_cuda.score_bytes", budgets[i % 3]);
         EXPECT(t, conform_block_open(&b, &lab, &layer, 5), "%s", conform_last_error());
         if (!conform_block_is_right(&b, false) || !conform_block_close(&b))
             return;
@@ -143,7 +144,7 @@ static void lengths_and_documents_end_anywhere(conform_t *t)
         const layer_t layer = of_kind(kind);
         block_t b = {.recompute = kind >= 3 ? DP_RECOMPUTE_FULL : DP_RECOMPUTE_NONE};
 
-        setenv("DUALPIPE_ATTENTION_SCORE_BYTES", kind % 3 == 2 ? "1000000000" : "1", 1);
+        debug_set("attention_cuda.score_bytes", kind % 3 == 2 ? "1000000000" : "1");
         EXPECT(t, conform_block_open(&b, &lab, &layer, 5), "%s", conform_last_error());
         if (!every_length_is_right(&b) || !conform_block_close(&b))
             return;
@@ -162,7 +163,7 @@ static const void *share_of_112(const dp_host_t *h, const char *id)
 /* Products keep to the share and are looked for at open; the fake library counts. */
 static void a_step_searches_for_nothing(conform_t *t)
 {
-    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_CUBLASLT"), RTLD_NOW) : NULL;
+    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.cublaslt"), RTLD_NOW) : NULL;
     unsigned long (*searches)(void) = NULL, before;
     int (*sms)(void) = NULL;
     lab_t lab;
@@ -176,7 +177,7 @@ static void a_step_searches_for_nothing(conform_t *t)
     if (!conform_lab_open(&lab, t))
         return;
     ((dp_host_t *)lab.host)->get_service = share_of_112;
-    setenv("DUALPIPE_ATTENTION_SCORE_BYTES", "1", 1);
+    debug_set("attention_cuda.score_bytes", "1");
     for (int kind = 0; kind < 5; kind++) {
         const layer_t layer = of_kind(kind);
         block_t b = {0};
@@ -277,11 +278,11 @@ static void refusals_name_the_setting(conform_t *t)
     lab.vt = &other;
     REFUSED((void)0, DP_ERR_UNSUPPORTED, "device");
     lab.vt = t->device;
-    setenv("DUALPIPE_ATTENTION_SCORE_BYTES", "many", 1);
-    REFUSED((void)0, DP_ERR_INVALID, "DUALPIPE_ATTENTION_SCORE_BYTES");
-    unsetenv("DUALPIPE_ATTENTION_SCORE_BYTES");
-    setenv("DUALPIPE_CUBLASLT", "/nowhere/libcublasLt.so.13", 1);
-    REFUSED((void)0, DP_ERR_UNSUPPORTED, "DUALPIPE_CUBLASLT");
+    debug_set("attention_cuda.score_bytes", "many");
+    REFUSED((void)0, DP_ERR_INVALID, "attention_cuda.score_bytes");
+    debug_set("attention_cuda.score_bytes", NULL);
+    debug_set("lib.cublaslt", "/nowhere/libcublasLt.so.13");
+    REFUSED((void)0, DP_ERR_UNSUPPORTED, "lib.cublaslt");
     conform_lab_close(&lab);
 }
 

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include "conform/kernel.h"
+#include "tests/support/debug.h"
 
 static void shapes_of_models(conform_t *t)
 {
@@ -134,8 +135,8 @@ static void refusals_name_the_setting(conform_t *t)
     if (!conform_lab_open(&lab, t) || !refused(&lab, DP_F32, 64, "DP_F32") ||
         !refused(&lab, DP_BF16, 12, "head_dim is 12") || !refused(&lab, DP_BF16, 264, "head_dim is 264"))
         return;
-    setenv("DUALPIPE_CUDNN", "/nowhere/libcudnn.so.9", 1);
-    if (!refused(&lab, DP_BF16, 64, "DUALPIPE_CUDNN"))
+    debug_set("lib.cudnn", "/nowhere/libcudnn.so.9");
+    if (!refused(&lab, DP_BF16, 64, "lib.cudnn"))
         return;
     conform_lab_close(&lab);
 }
@@ -193,7 +194,7 @@ static void plans_are_for_the_share_when_asked(conform_t *t)
 {
     static const layer_t layer = {
         .dtype = DP_BF16, .batch = 1, .sequence = 16, .hidden = 16, .heads = 2, .kv_heads = 2, .head_dim = 64};
-    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_CUDNN"), RTLD_NOW) : NULL;
+    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.cudnn"), RTLD_NOW) : NULL;
     int (*sms)(void) = NULL;
     lab_t lab;
 
@@ -208,7 +209,7 @@ static void plans_are_for_the_share_when_asked(conform_t *t)
     for (int i = 0; i < 2; i++) {
         block_t b = {.deterministic = 1};
 
-        setenv("DUALPIPE_CUDNN_SHARE", i == 0 ? "0" : "1", 1);
+        debug_set("cudnn.share", i == 0 ? "0" : "1");
         EXPECT(t, conform_block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
         EXPECT(t, sms() == (i == 0 ? 132 : 112), "planned for %d multiprocessors", sms());
         if (!conform_block_close(&b))
@@ -221,7 +222,8 @@ static void plans_are_for_the_share_when_asked(conform_t *t)
 static const conform_case_t cases[] = {
     {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the setting.")},
     {CONFORM_CASE(versions_known_to_be_wrong, 0, "Versions that are wrong for a shape are refused.")},
-    {CONFORM_CASE(plans_are_for_the_share_when_asked, 0, "With DUALPIPE_CUDNN_SHARE=1 plans are for the partition.")},
+    {CONFORM_CASE(plans_are_for_the_share_when_asked, 0,
+                  "With DUALPIPE_DEBUG=cudnn.share=1 plans are for the partition.")},
     {CONFORM_CASE(shapes_of_models, 0, "The shapes of models come to the formula, deterministic or not.")},
     {CONFORM_CASE(micro_batches_of_any_length, 0, "Fewer tokens than the shape says come to the formula.")},
     {CONFORM_CASE(deterministic_is_the_same_bits, 0, "Round after round gives the same bits.")},

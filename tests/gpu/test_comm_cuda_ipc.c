@@ -5,6 +5,7 @@
  * fails. */
 #include "conform/conform.h"
 #include "gpu.h"
+#include "tests/support/debug.h"
 
 #define BYTES 512 /* of a message */
 
@@ -283,7 +284,7 @@ static void a_kernel_has_a_deadline(conform_t *t)
     dp_status_t status;
     rig_t rig;
 
-    setenv("DUALPIPE_IPC_WAIT", "kernel", 1);
+    debug_set("ipc.wait", "kernel");
     setenv("DUALPIPE_IPC_DEADLINE_SECONDS", "0.05", 1);
     EXPECT_OK(t, rig_open(&rig, t, 2));
     if (t->rank == 1) {
@@ -299,15 +300,15 @@ static void a_kernel_has_a_deadline(conform_t *t)
 
 static void senseless_settings_are_refused(conform_t *t)
 {
-    static const char *const names[] = {"DUALPIPE_IPC_WAIT", "DUALPIPE_IPC_HANDLES", "DUALPIPE_IPC_LINK_BYTES_PER_US"};
+    static const char *const names[] = {"ipc.wait", "ipc.handles", "ipc.link_bytes_per_us"};
     rig_t rig;
 
     for (int i = 0; i < 3; i++) {
-        setenv(names[i], "nonsense", 1);
+        debug_set(names[i], "nonsense");
         EXPECT_STATUS(t, rig_open(&rig, t, 2), DP_ERR_INVALID, "open with a senseless %s", names[i]);
         EXPECT(t, strstr(conform_last_error(), names[i]) != NULL, "%s", conform_last_error());
         rig_close(&rig);
-        unsetenv(names[i]);
+        debug_set(names[i], NULL);
     }
 }
 
@@ -332,7 +333,7 @@ static void a_simulated_link_takes_its_time(conform_t *t)
     data_t d;
     rig_t rig;
 
-    setenv("DUALPIPE_IPC_LINK_BYTES_PER_US", "0.1", 1); /* 512 bytes: 5.12 ms */
+    debug_set("ipc.link_bytes_per_us", "0.1"); /* 512 bytes: 5.12 ms */
     EXPECT_OK(t, rig_open(&rig, t, 2));
     EXPECT_OK(t, data_open(&rig, &d));
     EXPECT(t, (stamps = calloc(3, sizeof(*stamps))) != NULL, "no memory");
@@ -438,7 +439,7 @@ static void fail_to_share(conform_t *t, const char *orders, const char *method)
     }
     if (t->mode == CONFORM_THREADS)
         return; /* they share nothing through the driver */
-    setenv("DUALPIPE_IPC_HANDLES", method, 1);
+    debug_set("ipc.handles", method);
     if (t->rank == 1)
         setenv("DP_FAKE_FAIL", orders, 1);
     status = rig_open(&rig, t, 2);
@@ -475,10 +476,10 @@ static const conform_case_t own_cases[] = {
                   "A graph that does not use a channel's slots evenly is DP_ERR_INVALID.")},
     {CONFORM_CASE(a_kernel_has_a_deadline, 2, "A kernel that waits gives up at the job's limit.")},
     {CONFORM_CASE(senseless_settings_are_refused, 1,
-                  "Senseless values of DUALPIPE_IPC_ variables are refused by name.")},
+                  "Senseless values of the keys ipc.* of DUALPIPE_DEBUG are refused by name.")},
     {CONFORM_CASE(a_device_that_exports_nothing_is_refused, 2,
                   "A device whose memory other processes cannot map is refused by name.")},
-    {CONFORM_CASE(a_simulated_link_takes_its_time, 2, "DUALPIPE_IPC_GBPS slows transfers down.")},
+    {CONFORM_CASE(a_simulated_link_takes_its_time, 2, "DUALPIPE_DEBUG=ipc.link_bytes_per_us slows transfers down.")},
     {CONFORM_CASE(each_failure_of_the_driver_is_an_error, 0,
                   "Whatever call of the driver fails, open and close end with an error and leave nothing.")},
     {CONFORM_CASE(a_block_that_cannot_be_exported, 2,
@@ -510,10 +511,15 @@ static int run(const conform_suite_t *suite, const char *variable, const char *v
         argc++;
     if (variable != NULL) {
         printf("with %s=%s\n", variable, value);
-        setenv(variable, value, 1);
+        if (strchr(variable, '.') != NULL)
+            debug_set(variable, value);
+        else
+            setenv(variable, value, 1);
     }
     result = conform_main((const conform_suite_t *[]){suite, NULL}, NULL, argc, argv);
-    if (variable != NULL)
+    if (variable != NULL && strchr(variable, '.') != NULL)
+        debug_set(variable, NULL);
+    else if (variable != NULL)
         unsetenv(variable);
     return result;
 }
@@ -549,6 +555,5 @@ int main(int argc, char **argv)
     if (gpu_is_fake() && (run(&own_suite, "DP_FAKE_DEVICES", "2", devices) != 0))
         return 1;
     return run(&own_suite, NULL, NULL, all) | run(&conform_comm, NULL, NULL, all) |
-           run(&conform_comm, "DUALPIPE_IPC_WAIT", "kernel", kernels) |
-           run(&conform_comm, "DUALPIPE_IPC_HANDLES", "legacy", handles);
+           run(&conform_comm, "ipc.wait", "kernel", kernels) | run(&conform_comm, "ipc.handles", "legacy", handles);
 }

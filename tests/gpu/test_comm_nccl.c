@@ -4,10 +4,11 @@
  * missing, a GPU that is there twice, groups of two messages, errors that NCCL reports later. With ONE_SIDED it is the
  * same of one-sided channels, which want a GPU for each rank: so far only through the fakes.
  *
- * On one real GPU only processes can share it (DUALPIPE_NCCL_SAME_GPU); through the fakes also threads
+ * On one real GPU only processes can share it (DUALPIPE_DEBUG=nccl.same_gpu); through the fakes also threads
  * (DP_FAKE_NCCL_SHARE). */
 #include "conform/conform.h"
 #include "gpu.h"
+#include "tests/support/debug.h"
 
 #include <dlfcn.h>
 
@@ -148,7 +149,9 @@ static void change_environment(conform_t *t, const char *name, const char *value
 {
     EXPECT(t, conform_meet(t), "the other rank failed");
     if (t->mode == CONFORM_PROCESSES || t->rank == 0) {
-        if (value != NULL)
+        if (strchr(name, '.') != NULL)
+            debug_set(name, value);
+        else if (value != NULL)
             setenv(name, value, 1);
         else
             unsetenv(name);
@@ -160,14 +163,14 @@ static void a_missing_library_is_named(conform_t *t)
 {
     rig_t rig;
 
-    change_environment(t, "DUALPIPE_NCCL", "/nowhere/libnccl.so.2");
+    change_environment(t, "lib.nccl", "/nowhere/libnccl.so.2");
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open without a library that fits");
     EXPECT(t,
            strstr(conform_last_error(), "/nowhere/libnccl.so.2") != NULL &&
-               strstr(conform_last_error(), "DUALPIPE_NCCL") != NULL,
+               strstr(conform_last_error(), "lib.nccl") != NULL,
            "%s", conform_last_error());
     rig_close(&rig);
-    change_environment(t, "DUALPIPE_NCCL", "libm.so.6");
+    change_environment(t, "lib.nccl", "libm.so.6");
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open without a library that fits");
     EXPECT(t, strstr(conform_last_error(), "ncclGetVersion") != NULL, "%s", conform_last_error());
     rig_close(&rig);
@@ -180,7 +183,7 @@ static void a_gpu_twice_is_refused(conform_t *t)
     rig_t rig;
 
     change_environment(t, "DP_FAKE_NCCL_SHARE", NULL);
-    change_environment(t, "DUALPIPE_NCCL_SAME_GPU", NULL);
+    change_environment(t, "nccl.same_gpu", NULL);
     change_environment(t, "NCCL_HOSTID", NULL);
     status = rig_open(&rig, t);
     EXPECT(t, status < 0 && strstr(conform_last_error(), "uplicate GPU") != NULL, "%s: %s", dp_status_name(status),
@@ -200,7 +203,7 @@ static void processes_may_share_a_gpu(conform_t *t)
         return;
     }
     change_environment(t, "DP_FAKE_NCCL_SHARE", NULL);
-    change_environment(t, "DUALPIPE_NCCL_SAME_GPU", "1");
+    change_environment(t, "nccl.same_gpu", "1");
     EXPECT_OK(t, rig_open(&rig, t));
     EXPECT_OK(t, channels_open(&rig));
     EXPECT_OK(t, rig.device_vt->allocate(rig.device, sizeof(double), &memory));
@@ -311,7 +314,7 @@ static dp_status_t swap_open(rig_t *rig, swap_t *swap)
 /* A function of the fake NCCL. */
 static void *of_fake(const char *name)
 {
-    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_NCCL"), RTLD_NOW) : NULL;
+    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.nccl"), RTLD_NOW) : NULL;
 
     return library != NULL ? dlsym(library, name) : NULL;
 }
@@ -415,7 +418,7 @@ static void exchanges_move_the_rows_that_there_are(conform_t *t)
         swap_close(&rig, &swap);
         rig_close(&rig);
     }
-    change_environment(t, "DUALPIPE_NCCL_EXCHANGE", "exact");
+    change_environment(t, "nccl.exchange", "exact");
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with that way of exchanging");
     EXPECT(t, strstr(conform_last_error(), "unset NCCL_LAUNCH_ORDER_IMPLICIT") != NULL, "%s", conform_last_error());
     rig_close(&rig);
@@ -490,7 +493,7 @@ static void exchanges_of_the_capacity_are_left(conform_t *t)
     change_environment(t, "CUDA_DEVICE_MAX_CONNECTIONS", "8");
     change_environment(t, "DP_FAKE_QUEUES", "1");
     for (int way = 0; way < 4; way++) {
-        change_environment(t, "DUALPIPE_NCCL_EXCHANGE", ways[way]);
+        change_environment(t, "nccl.exchange", ways[way]);
         if (way >= 2) {
             EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with that way of exchanging");
             EXPECT(t,
@@ -523,7 +526,7 @@ static void sums_may_be_those_of_nccl(conform_t *t)
         return;
     }
     for (int way = 0; way < 3; way++) {
-        change_environment(t, "DUALPIPE_NCCL_SUMS", ways[way]);
+        change_environment(t, "nccl.sums", ways[way]);
         if (way == 2) {
             EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with that way of summing");
             rig_close(&rig);
@@ -547,7 +550,7 @@ static void sums_may_be_those_of_nccl(conform_t *t)
 /* Ranks that connect while streams wait for each other may wait for ever; only the fake counts. */
 static void no_step_connects_ranks(conform_t *t)
 {
-    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_NCCL"), RTLD_NOW) : NULL;
+    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.nccl"), RTLD_NOW) : NULL;
     unsigned (*connections)(void) = NULL, before;
     unsigned char *out[2];
     const void *in[2], *got = NULL;
@@ -563,7 +566,7 @@ static void no_step_connects_ranks(conform_t *t)
     if (t->mode == CONFORM_PROCESSES &&
         !ONE_SIDED) { /* as with NCCL itself: whoever connects waits until its context is idle */
         change_environment(t, "DP_FAKE_NCCL_SHARE", NULL);
-        change_environment(t, "DUALPIPE_NCCL_SAME_GPU", "1");
+        change_environment(t, "nccl.same_gpu", "1");
     }
     *(void **)&connections = dlsym(library, "fake_nccl_connections");
     EXPECT_OK(t, rig_open(&rig, t));
@@ -626,7 +629,7 @@ static void choose_channels(conform_t *t, const char *channels)
     const dp_plugin_t *plugin;
     const void *chosen = NULL;
 
-    change_environment(t, "DUALPIPE_NCCL_CHANNELS", channels);
+    change_environment(t, "nccl.channels", channels);
     EXPECT_OK(t, dp_plugin_load("comm_nccl", &plugin));
     EXPECT_OK(t, dp_plugin_interface(plugin, DP_IFACE_COMM, DP_COMM_VT_MIN, &chosen));
     t->comm = chosen;
@@ -702,7 +705,7 @@ static void an_old_library_is_left_to_groups(conform_t *t)
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open with one-sided channels");
     EXPECT(t,
            strstr(conform_last_error(), "NCCL 2.28.9") != NULL &&
-               strstr(conform_last_error(), "DUALPIPE_NCCL_CHANNELS=groups") != NULL,
+               strstr(conform_last_error(), "nccl.channels=groups") != NULL,
            "%s", conform_last_error());
     rig_close(&rig);
     choose_channels(t, "auto");
@@ -748,7 +751,7 @@ static void channels_are_chosen_by_name(conform_t *t)
     rig_close(&rig);
     choose_channels(t, "pigeons");
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with those channels");
-    EXPECT(t, strstr(conform_last_error(), "DUALPIPE_NCCL_CHANNELS=pigeons") != NULL, "%s", conform_last_error());
+    EXPECT(t, strstr(conform_last_error(), "nccl.channels=pigeons") != NULL, "%s", conform_last_error());
     rig_close(&rig);
 }
 
@@ -764,7 +767,7 @@ static void ranks_that_differ_in_channels_are_refused(conform_t *t)
     choose_channels(t, t->rank == 0 ? "signals" : "groups");
     EXPECT_OK(t, rig_open(&rig, t));
     EXPECT_STATUS(t, channels_open(&rig), DP_ERR_MISMATCH, "start with channels of two kinds");
-    EXPECT(t, strstr(conform_last_error(), "set DUALPIPE_NCCL_CHANNELS the same on all ranks") != NULL, "%s",
+    EXPECT(t, strstr(conform_last_error(), "set DUALPIPE_DEBUG=nccl.channels the same on all ranks") != NULL, "%s",
            conform_last_error());
     EXPECT(t, conform_meet(t), "the other rank failed");
     rig_close(&rig);
@@ -795,7 +798,7 @@ static void gpus_without_windows_are_refused(conform_t *t)
     EXPECT_STATUS(t, channels_open(&rig), DP_ERR_UNSUPPORTED, "start without windows");
     EXPECT(t,
            strstr(conform_last_error(), "makes no windows") != NULL &&
-               strstr(conform_last_error(), "DUALPIPE_NCCL_CHANNELS=groups") != NULL,
+               strstr(conform_last_error(), "nccl.channels=groups") != NULL,
            "%s", conform_last_error());
     EXPECT(t, conform_meet(t), "the other rank failed");
     rig_close(&rig);
@@ -884,7 +887,7 @@ static const conform_case_t own_cases[] = {
     {CONFORM_CASE(a_missing_library_is_named, 1,
                   "A missing libnccl.so.2 is named, and so is a function that it lacks.")},
     {CONFORM_CASE(a_gpu_twice_is_refused, 2, "Two ranks on one GPU are refused with NCCL's words.")},
-    {CONFORM_CASE(processes_may_share_a_gpu, 3, "With DUALPIPE_NCCL_SAME_GPU processes share a GPU.")},
+    {CONFORM_CASE(processes_may_share_a_gpu, 3, "With DUALPIPE_DEBUG=nccl.same_gpu processes share a GPU.")},
     {CONFORM_CASE(sums_and_exchanges_fit_into_the_share, 2, "Kernels of NCCL that may run at once fit into the share."),
      .hang_seconds = 10},
     {CONFORM_CASE(exchanges_move_the_rows_that_there_are, 2, "Exchanges move rows, not the room for them.")},
@@ -942,7 +945,7 @@ int main(int argc, char **argv)
 
     gpu_or_skip("test_comm_nccl");
     if (!gpu_is_fake() &&
-        dlopen(getenv("DUALPIPE_NCCL") != NULL ? getenv("DUALPIPE_NCCL") : "libnccl.so.2", RTLD_LAZY) == NULL) {
+        dlopen(debug_entry("lib.nccl") != NULL ? debug_entry("lib.nccl") : "libnccl.so.2", RTLD_LAZY) == NULL) {
         fprintf(stderr, "test_comm_nccl: SKIP: %s\n", dlerror());
         return 77;
     }
@@ -951,9 +954,12 @@ int main(int argc, char **argv)
                 "test_comm_nccl_one_sided: SKIP: ranks of this test share a GPU, and windows want one for each\n");
         return 77;
     }
-    setenv(gpu_is_fake() ? "DP_FAKE_NCCL_SHARE" : "DUALPIPE_NCCL_SAME_GPU", "1", 0);
+    if (gpu_is_fake())
+        setenv("DP_FAKE_NCCL_SHARE", "1", 0);
+    else
+        debug_set("nccl.same_gpu", "1");
     if (ONE_SIDED) {
-        setenv("DUALPIPE_NCCL_CHANNELS", "signals", 1);
+        debug_set("nccl.channels", "signals");
         setenv("DP_FAKE_NCCL_VERSION", "22907", 1);
     }
     if (argc > 1) /* by hand: cases, or another device */
@@ -962,10 +968,10 @@ int main(int argc, char **argv)
     if (ONE_SIDED) {
         status = run(&one_sided_suite, all) | run(&conform_comm, all);
         /* the program of bundles over windows */
-        setenv("DUALPIPE_NCCL_CHANNELS", "auto", 1);
+        debug_set("nccl.channels", "auto");
         return status | run(&conform_comm, channels);
     }
     status = run(&own_suite, gpu_is_fake() ? all : processes) | run(&conform_comm, gpu_is_fake() ? all : processes);
-    setenv("DUALPIPE_NCCL_EXCHANGE", "capacity", 1);
+    debug_set("nccl.exchange", "capacity");
     return status | run(&conform_comm, gpu_is_fake() ? exchanges : exchanges_of_processes);
 }

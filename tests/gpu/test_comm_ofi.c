@@ -7,6 +7,7 @@
  *     sh tests/gpu/test_comm_ofi_fake.sh --plugin comm_ofi --device device_cuda */
 #include "conform/conform.h"
 #include "gpu.h"
+#include "tests/support/debug.h"
 
 #include <dlfcn.h>
 
@@ -104,8 +105,7 @@ static void what_is_received_lies_on_the_device(conform_t *t)
 /* Bytes that copies moved between host and device, in this process. */
 static uint64_t staged(void)
 {
-    uint64_t (*ask)(void) =
-        (__typeof__(ask))dlsym(dlopen(getenv("DUALPIPE_CUDA_DRIVER"), RTLD_LAZY), "fake_bytes_staged");
+    uint64_t (*ask)(void) = (__typeof__(ask))dlsym(dlopen(debug_entry("lib.cuda"), RTLD_LAZY), "fake_bytes_staged");
 
     return ask();
 }

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "tests/support/debug.h"
 #include "tests/support/suite.h"
 
 CUDA_IMAGE(kernels);
@@ -249,10 +250,10 @@ START_TEST(without_a_driver_the_message_names_what_was_tried)
 {
     rig_t rig;
 
-    setenv("DUALPIPE_CUDA_DRIVER", "/nowhere/libcuda.so.1", 1);
+    debug_set("lib.cuda", "/nowhere/libcuda.so.1");
     ck_assert_int_eq(try_open(&rig, (dp_device_config_t){.comm_sms = 0}), DP_ERR_UNSUPPORTED);
     ck_assert_msg(says("no CUDA device") && says("/nowhere/libcuda.so.1"), "%s", dp_last_error());
-    setenv("DUALPIPE_CUDA_DRIVER", "libm.so.6", 1); /* a library, but no driver */
+    debug_set("lib.cuda", "libm.so.6"); /* a library, but no driver */
     ck_assert_int_eq(
         rig.vt->open(rig.host, &(dp_device_config_t){.struct_size = sizeof(dp_device_config_t)}, &rig.device),
         DP_ERR_UNSUPPORTED);

@@ -6,6 +6,7 @@
 
 #include <dualpipe/profiler.h>
 
+#include "tests/support/debug.h"
 #include "tests/support/suite.h"
 
 CUDA_IMAGE(kernels);
@@ -29,10 +30,10 @@ START_TEST(without_cupti_the_message_names_what_was_tried)
     dp_group_t *group;
 
     GPU_OK(dp_group_local(1, &options, &group));
-    setenv("DUALPIPE_CUPTI", "/nowhere/libcupti.so", 1);
+    debug_set("lib.cupti", "/nowhere/libcupti.so");
     ck_assert_int_eq(vt->open(dp_group_host(group), &config, &profiler), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "/nowhere/libcupti.so"));
-    setenv("DUALPIPE_CUPTI", "libm.so.6", 1);
+    debug_set("lib.cupti", "libm.so.6");
     ck_assert_int_eq(vt->open(dp_group_host(group), &config, &profiler), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "cuptiActivityRegisterCallbacks"));
     config.struct_size = 4;

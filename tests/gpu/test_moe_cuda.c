@@ -5,6 +5,7 @@
 #include "gpu.h"
 
 #include "moe_cuda/cutlass/products.h"
+#include "tests/support/debug.h"
 #include "tests/unit/moe/moe_cases.h"
 
 #include <dlfcn.h>
@@ -26,7 +27,7 @@ static const char *cutlass_module(void)
 /* The last is there where its module is. */
 static int count_ways(void)
 {
-    return getenv("DUALPIPE_MOE_CUTLASS") != NULL || cutlass_module() != NULL ? 5 : 4;
+    return debug_entry("lib.cutlass") != NULL || cutlass_module() != NULL ? 5 : 4;
 }
 
 /* ---- ways of multiplying ---- */
@@ -54,7 +55,7 @@ static void each_way_of_multiplying(conform_t *t)
 
             if (way >= 2 && i / 4 < 2)
                 continue;
-            setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
+            debug_set("moe_cuda.products", ways[way]);
             if (!moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
                 return;
         }
@@ -78,7 +79,7 @@ static void larger_products(conform_t *t)
     for (int i = 0; i < 1 + count_ways(); i++) {
         block_t b = {0};
 
-        setenv("DUALPIPE_MOE_PRODUCTS", ways[products[i].way], 1);
+        debug_set("moe_cuda.products", ways[products[i].way]);
         if (!moe_try(&lab, &b, &products[i].layer) || !moe_layer_is_right(&b, false))
             return;
     }
@@ -98,7 +99,7 @@ static void each_way_takes_any_length(conform_t *t)
         block_t b = {0};
 
         layer.tokens = tokens[i % 5];
-        setenv("DUALPIPE_MOE_PRODUCTS", ways[i / 5], 1);
+        debug_set("moe_cuda.products", ways[i / 5]);
         if (!moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
             return;
     }
@@ -149,7 +150,7 @@ static void calls_can_be_captured(conform_t *t)
     if (!conform_lab_open(&lab, t))
         return;
     for (int way = 0; way < count_ways(); way++) {
-        setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
+        debug_set("moe_cuda.products", ways[way]);
         if (!results(&lab, &layer, false, plain, counts) || !results(&lab, &layer, true, captured, counts))
             return;
         for (int i = 0; i < 3; i++) {
@@ -173,11 +174,11 @@ static void tensor_cores_are_plain_products(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    setenv("DUALPIPE_MOE_PRODUCTS", "plain", 1);
+    debug_set("moe_cuda.products", "plain");
     if (!results(&lab, &layer, false, plain, counts))
         return;
     for (int way = 0; way < count_ways(); way += way == 0 ? 2 : 1) {
-        setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
+        debug_set("moe_cuda.products", ways[way]);
         if (!results(&lab, &layer, false, tensor, counts))
             return;
         for (int i = 0; i < 3; i++) {
@@ -258,7 +259,7 @@ static void less_room_is_enough(conform_t *t)
         block_t b = {.rank = t->rank, .ranks = t->size, .capacity = 2};
 
         if (conform_meet(t) && t->rank == 0)
-            setenv("DUALPIPE_MOE_PRODUCTS", ways[i / 3], 1);
+            debug_set("moe_cuda.products", ways[i / 3]);
         if (!conform_meet(t) || !moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
             return;
     }
@@ -306,7 +307,7 @@ static void a_library_makes_the_products_of_experts(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_BF16, 16, 8, 8, 2, 24, 1);
     block_t b = {.kind = conform_kernel_kind(t), .layer = layer};
-    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_CUBLASLT"), RTLD_NOW) : NULL;
+    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.cublaslt"), RTLD_NOW) : NULL;
     unsigned long (*made)(void) = NULL, before;
     double *out[3];
     size_t counts[3];
@@ -319,7 +320,7 @@ static void a_library_makes_the_products_of_experts(conform_t *t)
     *(void **)&made = dlsym(library, "fake_cublaslt_grouped");
     if (!conform_lab_open(&lab, t))
         return;
-    setenv("DUALPIPE_MOE_PRODUCTS", "cublaslt", 1);
+    debug_set("moe_cuda.products", "cublaslt");
     before = made();
     if (!results(&lab, &layer, false, out, counts))
         return;
@@ -345,7 +346,7 @@ static void cutlass_makes_the_products_of_experts(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_BF16, 16, 8, 8, 2, 24, 1);
     block_t b = {.kind = conform_kernel_kind(t), .layer = layer};
-    void *driver = gpu_is_fake() ? dlopen(getenv("DUALPIPE_CUDA_DRIVER"), RTLD_NOW) : NULL;
+    void *driver = gpu_is_fake() ? dlopen(debug_entry("lib.cuda"), RTLD_NOW) : NULL;
     unsigned long (*launches)(const char *kernel) = NULL, before;
     double *out[3];
     size_t counts[3];
@@ -358,7 +359,7 @@ static void cutlass_makes_the_products_of_experts(conform_t *t)
     *(void **)&launches = dlsym(driver, "fake_launches");
     if (!conform_lab_open(&lab, t))
         return;
-    setenv("DUALPIPE_MOE_PRODUCTS", "cutlass", 1);
+    debug_set("moe_cuda.products", "cutlass");
     before = cutlass_launches(launches);
     if (!results(&lab, &layer, false, out, counts))
         return;
@@ -367,9 +368,9 @@ static void cutlass_makes_the_products_of_experts(conform_t *t)
     for (int i = 0; i < 3; i++)
         free(out[i]);
     b.lab = &lab;
-    setenv("DUALPIPE_MOE_CUTLASS", "/nowhere/moe_cuda_cutlass.so", 1);
+    debug_set("lib.cutlass", "/nowhere/moe_cuda_cutlass.so");
     EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_UNSUPPORTED, "open without the module of CUTLASS");
-    EXPECT(t, strstr(conform_last_error(), "name its file in DUALPIPE_MOE_CUTLASS") != NULL, "%s",
+    EXPECT(t, strstr(conform_last_error(), "name its file in DUALPIPE_DEBUG=lib.cutlass=") != NULL, "%s",
            conform_last_error());
     conform_lab_close(&lab);
 }
@@ -459,7 +460,7 @@ static void a_library_opens_for_large_products(conform_t *t)
         return;
     b.lab = &lab;
     for (int way = 3; way < count_ways(); way++) {
-        setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
+        debug_set("moe_cuda.products", ways[way]);
         EXPECT_OK(t, b.kind->open(&b));
         b.kind->close(&b);
     }
@@ -474,9 +475,9 @@ static void a_way_that_is_none_is_refused(conform_t *t)
     if (!conform_lab_open(&lab, t))
         return;
     b.lab = &lab;
-    setenv("DUALPIPE_MOE_PRODUCTS", "magic", 1);
-    EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_INVALID, "open with DUALPIPE_MOE_PRODUCTS=magic");
-    EXPECT(t, strstr(conform_last_error(), "DUALPIPE_MOE_PRODUCTS=magic") != NULL, "%s", conform_last_error());
+    debug_set("moe_cuda.products", "magic");
+    EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_INVALID, "open with DUALPIPE_DEBUG=moe_cuda.products=magic");
+    EXPECT(t, strstr(conform_last_error(), "moe_cuda.products=magic") != NULL, "%s", conform_last_error());
     conform_lab_close(&lab);
 }
 

@@ -8,7 +8,7 @@ set -u
 [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] || hosts_skip "this build has no comm_ofi"
 suite=$DP_TEST_BUILDDIR/tests/conform/test_conform_comm
 failures=0
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_PORT DUALPIPE_RUN
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_PORT DUALPIPE_LAUNCH
 DUALPIPE_OFI_PROVIDER=tcp
 export DUALPIPE_OFI_PROVIDER
 

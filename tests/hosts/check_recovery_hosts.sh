@@ -11,7 +11,7 @@ dualpipe=$DP_TEST_BUILDDIR/dualpipe
 train=$DP_TEST_BUILDDIR/apps/train_moe/train_moe
 scale=${DUALPIPE_TIMEOUT_SCALE:-1}
 failures=0
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_RUN
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_LAUNCH
 [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] && [ -x "$train" ] || hosts_skip "this build has no comm_ofi"
 OPENBLAS_NUM_THREADS=1
 export OPENBLAS_NUM_THREADS

@@ -9,7 +9,7 @@ rank=$DP_TEST_BUILDDIR/tests/fault/run_rank
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_RUN
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_LAUNCH
 
 expect_sum() { # NAME COUNT SUM
     if [ "$(grep -c "sum $3\$" "$work/out")" -ne "$2" ]; then

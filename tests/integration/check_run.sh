@@ -73,7 +73,7 @@ expect 0 -n 3 -- sh -c 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $M
 for r in 0 1 2; do
     lines out 1 "^\[$r\] $r 3 $r 3 127.0.0.1\$"
 done
-expect 0 -n 3 -- sh -c 'test "$MASTER_PORT" -ge 1 && echo "port $MASTER_PORT" && test -n "$DUALPIPE_RUN" && ls -l /proc/self/fd'
+expect 0 -n 3 -- sh -c 'test "$MASTER_PORT" -ge 1 && echo "port $MASTER_PORT" && test "$DUALPIPE_LAUNCH" != "${DUALPIPE_LAUNCH#run=?}" && ls -l /proc/self/fd'
 [ "$(grep -o 'port [0-9]*' "$work/out" | sort -u | wc -l)" -eq 1 ] || complain "the ranks have different ports"
 lines out 1 socket: # rank 0 has the listening one, the others nothing of it
 expect 0 -n 2 -- sh -c 'cat; echo "read to the end"'
@@ -154,8 +154,8 @@ expect 0 -n 3 -- "$rank" work
 wait $! || complain "the second job failed"
 lines out 3 'sum 3$'
 # a secret or a port in the environment belongs to another job
-DUALPIPE_SECRET_FILE=/no/such/file MASTER_PORT=1 DUALPIPE_LISTEN_FD=0 TORCHELASTIC_USE_AGENT_STORE=True
-export DUALPIPE_SECRET_FILE MASTER_PORT DUALPIPE_LISTEN_FD TORCHELASTIC_USE_AGENT_STORE
+DUALPIPE_SECRET_FILE=/no/such/file MASTER_PORT=1 DUALPIPE_LAUNCH=secret=0,listen=0 TORCHELASTIC_USE_AGENT_STORE=True
+export DUALPIPE_SECRET_FILE MASTER_PORT DUALPIPE_LAUNCH TORCHELASTIC_USE_AGENT_STORE
 expect 0 -n 2 -- "$rank" work
 lines out 2 'sum 1$'
 

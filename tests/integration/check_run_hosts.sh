@@ -214,7 +214,7 @@ feed"
 try_all a,b here
 
 # ---- the secret is in no command line and no environment ----
-begin secret --hosts a,b -n 2 -- sh -c 'od -An -v -tx1 <"/proc/self/fd/$DUALPIPE_SECRET_FD" | tr -d " \n"; echo " secret"; exec sleep 1000'
+begin secret --hosts a,b -n 2 -- sh -c 'fd=${DUALPIPE_LAUNCH#*secret=}; od -An -v -tx1 <"/proc/self/fd/${fd%%,*}" | tr -d " \n"; echo " secret"; exec sleep 1000'
 await_lines 2 secret
 secrets=$(sed -n 's/^\[[01]\] \([0-9a-f]*\) secret$/\1/p' "$work/out" | sort -u)
 [ "${#secrets}" -eq 64 ] || complain "two ranks have other secrets, or none of 32 bytes: $secrets"

@@ -61,7 +61,7 @@ running() { # PIDS
     return 1
 }
 trap end EXIT
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_RUN
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_LAUNCH
 
 (umask 077 && head -c 64 /dev/urandom >"$slurm/key")
 port=$((20000 + $$ % 10000))

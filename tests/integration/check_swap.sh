@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_swap.sh: the example swap_comm: transports swapped under a running pipeline, one, two joined and back, change no bit of a loss.
-# DUALPIPE_HOSTS has ranks of this host count as several.
+# DUALPIPE_DEBUG=hosts has ranks of this host count as several.
 set -u
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
 swap=$DP_TEST_BUILDDIR/examples/swap_comm/swap_comm
@@ -29,20 +29,20 @@ if [ -f "$lib/dp_comm_ofi.so" ]; then
     DUALPIPE_OFI_PROVIDER=tcp
     export DUALPIPE_OFI_PROVIDER
     same 4 shm ofi shm auto ofi
-    DUALPIPE_HOSTS=a,a,b,b
-    export DUALPIPE_HOSTS
+    DUALPIPE_DEBUG=hosts=a:a:b:b
+    export DUALPIPE_DEBUG
     same 4 ofi auto shm+ofi ofi
     expect 0 err 'auto: ranks 0 and 1 talk over comm_shm, ranks 0 and 3 over comm_ofi' "what pairs use"
     same 4 ofi "$DP_TEST_MOCKS/mock_comm_far_groups.so" auto "shm+$DP_TEST_MOCKS/mock_comm_far_groups.so" auto
-    unset DUALPIPE_HOSTS
+    unset DUALPIPE_DEBUG
 fi
 
 # Without a transport between hosts there is a sentence.
-DUALPIPE_HOSTS=a,a,b,b
-export DUALPIPE_HOSTS
+DUALPIPE_DEBUG=hosts=a:a:b:b
+export DUALPIPE_DEBUG
 status=0
 timeout $((60 * scale)) "$dualpipe" run -n 4 -- "$swap" shm >"$work/out" 2>"$work/err" </dev/null || status=$?
-expect 1 err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0 (DUALPIPE_HOSTS says so): take auto' "shm alone"
+expect 1 err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0 (DUALPIPE_DEBUG=hosts says so): take auto' "shm alone"
 status=0
 timeout $((60 * scale)) "$dualpipe" run -n 4 -- "$swap" shm+shm >"$work/out" 2>"$work/err" </dev/null || status=$?
 expect 1 err 'comm_shm+comm_shm: comm_shm, which is to reach other hosts, says that it reaches none' "shm between hosts"

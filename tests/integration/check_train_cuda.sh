@@ -12,8 +12,7 @@ if [ ! -e "$fakes/libcuda_fake.so" ] || [ ! -e "$fakes/libcublaslt_fake.so" ]; t
     echo "SKIP: built without CUDA"
     exit 77
 fi
-export DUALPIPE_CUDA_DRIVER="$fakes/libcuda_fake.so" DUALPIPE_CUBLASLT="$fakes/libcublaslt_fake.so" \
-    DUALPIPE_CUDNN="$fakes/libcudnn_fake.so" DUALPIPE_NCCL="$fakes/libnccl_fake.so"
+export DUALPIPE_DEBUG="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cudnn=$fakes/libcudnn_fake.so,lib.nccl=$fakes/libnccl_fake.so"
 model="--layers 2 --hidden 16 --heads 2 --kv-heads 1 --seq 8 --batch 1 --experts 4 --expert-hidden 8 --microbatches 4
     --warmup 2 --steps 3 --sample 0 --val-every 2 --quiet"
 
@@ -153,14 +152,14 @@ if [ -e "$fakes/libnccl_fake.so" ]; then
     run nccl-experts --threads 4 --ep 2 --device cuda --comm nccl
     same experts nccl-experts
     unset DP_FAKE_NCCL_SHARE
-    DUALPIPE_NCCL_SAME_GPU=1 "$DP_TEST_BUILDDIR/dualpipe" run -n 2 -- "$train" $model --device cuda --comm nccl \
+    DUALPIPE_DEBUG=$DUALPIPE_DEBUG,nccl.same_gpu=1 "$DP_TEST_BUILDDIR/dualpipe" run -n 2 -- "$train" $model --device cuda --comm nccl \
         --losses "$work/nccl-processes" >"$work/out" 2>&1 || {
         echo "processes over NCCL: $(cat "$work/out")"
         failures=$((failures + 1))
     }
     same cuda32 nccl-processes
     # exchanges of the rows that there are need streams that hold up nothing: as many queues as a device has do
-    DP_FAKE_QUEUES=32 DUALPIPE_NCCL_SAME_GPU=1 "$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda \
+    DP_FAKE_QUEUES=32 DUALPIPE_DEBUG=$DUALPIPE_DEBUG,nccl.same_gpu=1 "$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda \
         --comm nccl --losses "$work/nccl-queues" >"$work/out" 2>&1 || {
         echo "processes with 32 queues over NCCL: $(cat "$work/out")"
         failures=$((failures + 1))
@@ -169,7 +168,7 @@ if [ -e "$fakes/libnccl_fake.so" ]; then
     # one-sided channels run the program of puts; auto that of bundles, over windows or, for all, groups
     for channels in signals auto auto:1; do
         windowless=${channels#*:}
-        DP_FAKE_NCCL_VERSION=22907 DUALPIPE_NCCL_CHANNELS=${channels%:*} DP_FAKE_NCCL_WINDOWLESS=${windowless#"$channels"} \
+        DP_FAKE_NCCL_VERSION=22907 DUALPIPE_DEBUG=$DUALPIPE_DEBUG,nccl.channels=${channels%:*} DP_FAKE_NCCL_WINDOWLESS=${windowless#"$channels"} \
             DP_FAKE_NCCL_SHARE=1 DUALPIPE_LOG=info \
             "$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda --comm nccl \
             --losses "$work/nccl-puts" >"$work/out" 2>&1 || {
@@ -225,7 +224,7 @@ CUDA_LAUNCH_BLOCKING=1 run blocking --threads 1 --device cuda
 same serial blocking
 
 # a device that is not there
-if DUALPIPE_CUDA_DRIVER=/nonexistent/libcuda.so "$train" --threads 1 --device cuda --steps 1 >"$work/out" 2>&1; then
+if DUALPIPE_DEBUG=lib.cuda=/nonexistent/libcuda.so "$train" --threads 1 --device cuda --steps 1 >"$work/out" 2>&1; then
     echo "training without a driver: exit code 0"
     failures=$((failures + 1))
 fi

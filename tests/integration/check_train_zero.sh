@@ -47,10 +47,10 @@ same 2 "bundles"
 if [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ]; then
     ranks 4 --dp 2 $common --losses "$work/losses" --zero 1 --comm ofi
     same 2 "comm_ofi"
-    DUALPIPE_HOSTS=a,a,b,b
-    export DUALPIPE_HOSTS
+    DUALPIPE_DEBUG=hosts=a:a:b:b
+    export DUALPIPE_DEBUG
     ranks 4 --dp 2 $common --losses "$work/losses" --zero 1 --comm shm+ofi
-    unset DUALPIPE_HOSTS
+    unset DUALPIPE_DEBUG
     same 2 "two transports"
 fi
 threads 4 --ep 2 --zero 1 --eplb 2

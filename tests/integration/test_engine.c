@@ -4,6 +4,7 @@
  * several times: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups
  * only; then with DP_TEST_HOSTS, for shared memory within hosts joined to DP_TEST_BACKEND between them. */
 #include "tests/support/braided.h"
+#include "tests/support/debug.h"
 #include "tests/support/oom.h"
 #include "tests/support/residual_model.h"
 #include "tests/support/suite.h"
@@ -564,7 +565,7 @@ int main(void)
 
     snprintf(mock, sizeof(mock), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
 #ifdef DP_TEST_HOSTS
-    setenv("DUALPIPE_HOSTS", DP_TEST_HOSTS, 1);
+    debug_set("hosts", DP_TEST_HOSTS);
     snprintf(mock, sizeof(mock), "%s/" DP_TEST_BACKEND ".so", getenv("DP_TEST_MOCKS"));
     snprintf(backend, sizeof(backend), "shm+%s", mock);
 #elif defined(DP_TEST_BACKEND)

@@ -444,7 +444,7 @@ static dp_status_t port_taken_body(forked_t *self)
 {
     dp_group_options_t options = forked_options(self);
 
-    unsetenv("DUALPIPE_LISTEN_FD");
+    unsetenv("DUALPIPE_LAUNCH");
     return join_and_leave(&options);
 }
 
@@ -559,7 +559,7 @@ static dp_status_t pipe_secret_body(forked_t *self)
     if (pipe(ends) != 0 || write(ends[1], secret, sizeof(secret)) != sizeof(secret))
         return DP_ERR_IO;
     close(ends[1]);
-    forked_setenv_number("DUALPIPE_SECRET_FD", ends[0]);
+    forked_launch("secret", ends[0]);
     status = join_and_leave(&options);
     /* read once, kept for the next time */
     return status == DP_OK ? join_and_leave(&options) : status;
@@ -580,14 +580,13 @@ static dp_status_t bad_pipe_body(forked_t *self)
 {
     dp_group_options_t options = forked_options(self);
 
-    setenv("DUALPIPE_SECRET_FD", self->argument == 0 ? "999" : self->argument == 1 ? "2x" : "0", 1);
+    setenv("DUALPIPE_LAUNCH", self->argument == 0 ? "secret=999" : self->argument == 1 ? "secret=2x" : "secret=0", 1);
     return join_and_leave(&options);
 }
 
 START_TEST(a_secret_descriptor_must_be_a_pipe)
 {
-    static const char *const messages[] = {"DUALPIPE_SECRET_FD=999 is not an open pipe",
-                                           "DUALPIPE_SECRET_FD=2x is not"};
+    static const char *const messages[] = {"secret=999 is not an open pipe", "secret=2x: a number"};
     forked_job_t job;
 
     forked_begin(&job, 2);

@@ -345,11 +345,12 @@ START_TEST(replicas_are_opened_with_the_block)
 }
 END_TEST
 
-/* Named by the options, else by DUALPIPE_EP; "" is none. */
+/* Named by the options, else by DUALPIPE_PLUGINS; "" is none. */
 START_TEST(a_plugin_may_carry_the_rows)
 {
     static const layout_t layout = {"dualpipe", 2, 2};
-    static const char *const names[][2] = {{"exchange", "abacus"}, {NULL, "exchange"}, {"", "abacus"}};
+    static const char *const names[][2] = {
+        {"exchange", "ep=abacus"}, {NULL, "attention=cpu,ep=exchange"}, {"", "ep=abacus"}};
     rank_t plain[RANKS_MOST], carried[RANKS_MOST];
     const dp_plugin_t *plugin;
 
@@ -358,7 +359,7 @@ START_TEST(a_plugin_may_carry_the_rows)
     run(plain, &layout, 0);
     for (int i = 0; i < 3; i++) {
         ep_name = names[i][0];
-        ck_assert_int_eq(setenv("DUALPIPE_EP", names[i][1], 1), 0);
+        ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", names[i][1], 1), 0);
         run(carried, &layout, 0);
         for (int r = 0; r < 4; r++) {
             ck_assert_msg(carried[r].status == DP_OK, "%s", carried[r].message);
@@ -447,9 +448,11 @@ START_TEST(what_cannot_be_is_refused)
     options.ep = "exchange"; /* would carry its rows itself */
     refuse(&options, "DP_MOE_CAP_EP");
     options = options_of(&config);
-    ck_assert_int_eq(setenv("DUALPIPE_EP", "abacus", 1), 0);
+    ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", "ep=abacus", 1), 0);
     refuse(&options, "ep_abacus");
-    ck_assert_int_eq(unsetenv("DUALPIPE_EP"), 0);
+    ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", "moe=cpu,epp=exchange", 1), 0);
+    refuse(&options, "\"epp=exchange\" is not key=value with one of the keys device, comm, attention, moe, ep");
+    ck_assert_int_eq(unsetenv("DUALPIPE_PLUGINS"), 0);
     ck_assert_int_eq(dp_moe_block_part(NULL, NULL, NULL, NULL), DP_ERR_INVALID);
     dp_moe_block_close(NULL);
 }

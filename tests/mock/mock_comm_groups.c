@@ -15,7 +15,7 @@
 #include <string.h>
 
 #ifndef FAR
-#define FAR 0 /* 1: says that it reaches other hosts, which are what DUALPIPE_HOSTS takes for them */
+#define FAR 0 /* 1: says that it reaches other hosts, which are what DUALPIPE_DEBUG=hosts takes for them */
 #endif
 #define NOTICES 16 /* receives of one peer that have been announced and not met */
 #define MEMBERS 16 /* of one group */

@@ -19,7 +19,7 @@
 #ifndef MATCHED
 #define MATCHED 0
 #endif
-/* FAR: says that it reaches other hosts. What these are is up to DUALPIPE_HOSTS. */
+/* FAR: says that it reaches other hosts. What these are is up to DUALPIPE_DEBUG=hosts. */
 #ifndef FAR
 #define FAR 0
 #endif

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_mpi_swap.sh: under mpirun, a running pipeline swapped between shared memory, MPI, libfabric and two of them joined keeps its
-# bits, and so does a model trained over shared memory within hosts and MPI between them. DUALPIPE_HOSTS makes the hosts.
+# bits, and so does a model trained over shared memory within hosts and MPI between them. DUALPIPE_DEBUG=hosts makes the hosts.
 set -u
 . "$DP_TEST_SRCDIR/tests/mpi/mpi.sh"
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
@@ -34,15 +34,15 @@ try_mpi() {
     export DUALPIPE_PLUGIN_PATH
     swapped shm mpi shm
     [ ! -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] || swapped shm ofi mpi ofi
-    DUALPIPE_HOSTS=a,a,b,b
-    export DUALPIPE_HOSTS
+    DUALPIPE_DEBUG=hosts=a:a:b:b
+    export DUALPIPE_DEBUG
     swapped mpi shm+mpi mpi
     [ ! -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] || swapped shm+mpi shm+ofi ofi mpi auto
     trained one_replica --schedule dualpipe
     trained one_replica --schedule zb1p
     trained two_expert_ranks --ep 2
     trained two_copies --dp 2
-    unset DUALPIPE_HOSTS
+    unset DUALPIPE_DEBUG
 }
 
 timeout $((60 * scale)) "$dualpipe" run -n 4 -- "$swap" shm 2>"$work/err" </dev/null | grep -o 'step.*' >"$work/swapped"

@@ -15,7 +15,7 @@ export ASAN_OPTIONS
     echo "skipped: this build has no comm_mpi"
     exit 77
 }
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR DUALPIPE_RUN
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR DUALPIPE_LAUNCH
 # hwloc in Open MPI asks ten X displays of "localhost" for GPUs, in every process: without /etc/hosts hundreds of questions to a
 # resolver, and each answer that is lost costs 5 s.
 HWLOC_COMPONENTS=-gl

@@ -62,12 +62,26 @@ void forked_setenv_number(const char *name, int number)
     setenv(name, text, 1);
 }
 
+void forked_launch(const char *key, int number)
+{
+    const char *before = getenv("DUALPIPE_LAUNCH");
+    char text[256];
+
+    snprintf(text, sizeof(text), "%s,%s=%d", before != NULL ? before : "", key, number);
+    setenv("DUALPIPE_LAUNCH", text, 1);
+}
+
+int forked_listener(void)
+{
+    return atoi(strstr(getenv("DUALPIPE_LAUNCH"), "listen=") + 7);
+}
+
 void forked_begin(forked_job_t *job, int32_t size)
 {
-    static const char *const foreign[] = {
-        "DUALPIPE_SECRET_FD", "DUALPIPE_SECRET_FILE",    "DUALPIPE_LISTEN_FD",
-        "DUALPIPE_RUN",       "TORCHELASTIC_RUN_ID",     "PMIX_NAMESPACE",
-        "SLURM_JOB_ID",       "OMPI_MCA_ess_base_jobid", "TORCHELASTIC_USE_AGENT_STORE"};
+    static const char *const foreign[] = {"DUALPIPE_SECRET_FILE",    "TORCHELASTIC_RUN_ID",
+                                          "PMIX_NAMESPACE",          "SLURM_JOB_ID",
+                                          "OMPI_MCA_ess_base_jobid", "TORCHELASTIC_USE_AGENT_STORE"};
+    const char *launch = getenv("DUALPIPE_LAUNCH");
 
     memset(job, 0, sizeof(*job));
     job->descriptors = forked_count_descriptors();
@@ -79,6 +93,8 @@ void forked_begin(forked_job_t *job, int32_t size)
     ck_assert(job->results != MAP_FAILED && job->shared != MAP_FAILED);
     for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++)
         unsetenv(foreign[i]);
+    if (launch != NULL && strncmp(launch, "respawn=", 8) != 0) /* which the test has set itself */
+        unsetenv("DUALPIPE_LAUNCH");
 }
 
 void forked_start(forked_job_t *job, int32_t rank, forked_body_fn body, int argument)
@@ -96,7 +112,7 @@ void forked_start(forked_job_t *job, int32_t rank, forked_body_fn body, int argu
     if (getppid() != parent)
         _exit(1);
     if (rank == 0 && job->listener >= 0)
-        forked_setenv_number("DUALPIPE_LISTEN_FD", job->listener);
+        forked_launch("listen", job->listener);
     else if (job->listener >= 0)
         close(job->listener);
     self.result->status = body(&self);

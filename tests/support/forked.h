@@ -65,6 +65,10 @@ void forked_nap(int ms);
 int forked_count_descriptors(void);
 
 void forked_setenv_number(const char *name, int number);
+/* One more entry of DUALPIPE_LAUNCH; the last one of a key counts. */
+void forked_launch(const char *key, int number);
+/* The socket that forked_start has handed to rank 0. */
+int forked_listener(void);
 
 /* A job without processes yet. Rank 0 will find a socket that listens already: no two tests meet at a port. */
 void forked_begin(forked_job_t *job, int32_t size);

@@ -137,8 +137,7 @@ static void say_alive(work_t *w)
 /* Settings of the library and of OpenMP are the same everywhere, but for what belongs to another job. */
 static bool is_exported(const char *variable)
 {
-    static const char *const kept[] = {
-        "DUALPIPE_RUN=", "DUALPIPE_SECRET_FD=", "DUALPIPE_SECRET_FILE=", "DUALPIPE_LISTEN_FD=", "DUALPIPE_ENDS_FD="};
+    static const char *const kept[] = {"DUALPIPE_LAUNCH=", "DUALPIPE_SECRET_FILE="};
 
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
         if (strncmp(variable, kept[i], strlen(kept[i])) == 0)

@@ -147,6 +147,18 @@ static void share_cores(int ranks)
         set_number("OMP_NUM_THREADS", cores > ranks ? (int)(cores / ranks) : 1);
 }
 
+static void set_launch(const run_site_t *site, int i, const ends_t *ends)
+{
+    char text[160];
+    int n = snprintf(text, sizeof(text), "run=%s,secret=%d,ends=%d", site->name, ends->secret[0], site->ends);
+
+    if (site->first + i == 0)
+        n += snprintf(text + n, sizeof(text) - (size_t)n, ",listen=%d", site->listener);
+    if (site->respawn > 0)
+        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d", site->respawn);
+    setenv("DUALPIPE_LAUNCH", text, 1);
+}
+
 static void set_environment(const run_site_t *site, int i, const ends_t *ends)
 {
     set_number("RANK", site->first + i);
@@ -155,17 +167,7 @@ static void set_environment(const run_site_t *site, int i, const ends_t *ends)
     set_number("LOCAL_WORLD_SIZE", site->count);
     set_number("MASTER_PORT", site->port);
     setenv("MASTER_ADDR", site->address, 1);
-    setenv("DUALPIPE_RUN", site->name, 1);
-    set_number("DUALPIPE_SECRET_FD", ends->secret[0]);
-    set_number("DUALPIPE_ENDS_FD", site->ends);
-    if (site->first + i == 0)
-        set_number("DUALPIPE_LISTEN_FD", site->listener);
-    else
-        unsetenv("DUALPIPE_LISTEN_FD");
-    if (site->respawn > 0)
-        set_number("DUALPIPE_RESPAWN", site->respawn);
-    else
-        unsetenv("DUALPIPE_RESPAWN");         /* of a launcher around us */
+    set_launch(site, i, ends);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around us */
     share_cores(site->count);
 }

@@ -5,6 +5,7 @@
 #include "plugins/cuda/gemm.h"
 #include "tests/fake_cuda/cublaslt_fake.h"
 #include "tests/support/cuda_host.h"
+#include "tests/support/debug.h"
 
 #include <check.h>
 #include <dlfcn.h>
@@ -21,7 +22,7 @@ static int (*last_sms)(void);
 
 static void start(void)
 {
-    void *library = dlopen(getenv("DUALPIPE_CUBLASLT"), RTLD_NOW);
+    void *library = dlopen(debug_entry("lib.cublaslt"), RTLD_NOW);
 
     ck_assert_msg(library != NULL, "%s", dlerror());
     *(void **)&searches = dlsym(library, "fake_cublaslt_searches");
@@ -344,15 +345,15 @@ START_TEST(a_missing_library_is_named)
     cuda_gemm_t *other;
     char kept[4096];
 
-    snprintf(kept, sizeof(kept), "%s", getenv("DUALPIPE_CUBLASLT"));
-    setenv("DUALPIPE_CUBLASLT", "/nowhere/libcublasLt.so.13", 1);
+    snprintf(kept, sizeof(kept), "%s", debug_entry("lib.cublaslt"));
+    debug_set("lib.cublaslt", "/nowhere/libcublasLt.so.13");
     ck_assert_int_eq(cuda_gemm_open(&host.host, 0, 0, &other), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "/nowhere/libcublasLt.so.13"));
-    ck_assert_ptr_nonnull(strstr(host.message, "DUALPIPE_CUBLASLT"));
-    setenv("DUALPIPE_CUBLASLT", "libm.so.6", 1);
+    ck_assert_ptr_nonnull(strstr(host.message, "lib.cublaslt"));
+    debug_set("lib.cublaslt", "libm.so.6");
     ck_assert_int_eq(cuda_gemm_open(&host.host, 0, 0, &other), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "cublasLtGetVersion"));
-    setenv("DUALPIPE_CUBLASLT", kept, 1);
+    debug_set("lib.cublaslt", kept);
 }
 END_TEST
 
@@ -365,8 +366,8 @@ int main(void)
     int failed;
 
     snprintf(path, sizeof(path), "%s/tests/fake_cuda/.libs/libcublaslt_fake.so", getenv("DP_TEST_BUILDDIR"));
-    setenv("DUALPIPE_CUBLASLT", path, 1);
-    unsetenv("DUALPIPE_CUDA_DRIVER");
+    debug_set("lib.cublaslt", path);
+    debug_set("lib.cuda", NULL);
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, start, stop);
     tcase_add_loop_test(tc, products_equal_the_definition, 0, 4);

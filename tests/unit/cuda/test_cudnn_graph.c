@@ -6,6 +6,7 @@
 #include "plugins/attention_cudnn/plan.h"
 #include "plugins/attention_cudnn/share.h"
 #include "tests/support/cuda_host.h"
+#include "tests/support/debug.h"
 
 #include <check.h>
 #include <dlfcn.h>
@@ -183,11 +184,11 @@ START_TEST(a_missing_library_is_named)
 {
     attn_dnn_t other;
 
-    setenv("DUALPIPE_CUDNN", "/nowhere/libcudnn.so.9", 1);
+    debug_set("lib.cudnn", "/nowhere/libcudnn.so.9");
     ck_assert_int_eq(attn_dnn_load(&host.host, 128, &other), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "/nowhere/libcudnn.so.9"));
-    ck_assert_ptr_nonnull(strstr(host.message, "DUALPIPE_CUDNN"));
-    unsetenv("DUALPIPE_CUDNN");
+    ck_assert_ptr_nonnull(strstr(host.message, "lib.cudnn"));
+    debug_set("lib.cudnn", NULL);
 }
 END_TEST
 
@@ -259,7 +260,7 @@ int main(int argc, char **argv)
         skip_without_cudnn(argv[0]);
         start_again(argv);
     }
-    unsetenv("DUALPIPE_CUDNN");
+    debug_set("lib.cudnn", NULL);
     keep_libraries();
     snprintf(kernels_path, sizeof(kernels_path), "%s/kernels", folder);
     setenv("DP_LOADED_KERNELS", kernels_path, 1);

@@ -7,6 +7,7 @@
 
 #include "group/address.h"
 #include "group/group.h"
+#include "tests/support/debug.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,10 +17,9 @@
 
 static void clear(void)
 {
-    static const char *const names[] = {"MASTER_ADDR",   "MASTER_PORT",         "TORCHELASTIC_USE_AGENT_STORE",
-                                        "DUALPIPE_RUN",  "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
-                                        "SLURM_JOB_ID",  "DUALPIPE_LISTEN_FD",  "OMPI_MCA_ess_base_jobid",
-                                        "DUALPIPE_HOSTS"};
+    static const char *const names[] = {
+        "MASTER_ADDR",  "MASTER_PORT",     "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
+        "SLURM_JOB_ID", "DUALPIPE_LAUNCH", "OMPI_MCA_ess_base_jobid",      "DUALPIPE_DEBUG"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         unsetenv(names[i]);
@@ -122,10 +122,10 @@ static int32_t listener(int *fd_out)
 
 static void hand_down(int fd)
 {
-    char text[16];
+    char text[32];
 
-    snprintf(text, sizeof(text), "%d", fd);
-    setenv("DUALPIPE_LISTEN_FD", text, 1);
+    snprintf(text, sizeof(text), "listen=%d", fd);
+    setenv("DUALPIPE_LAUNCH", text, 1);
 }
 
 START_TEST(a_socket_that_was_handed_down_is_taken_if_it_is_the_one)
@@ -144,12 +144,12 @@ START_TEST(a_socket_that_was_handed_down_is_taken_if_it_is_the_one)
     for (int i = 0; i < 4; i++) {
         hand_down(i == 0 ? other : i == 1 ? files[0] : 1000);
         if (i == 3)
-            setenv("DUALPIPE_LISTEN_FD", "three", 1);
+            setenv("DUALPIPE_LAUNCH", "listen=three", 1);
         ck_assert_int_eq(dp__address_listen(&address, 4, &got), DP_ERR_RENDEZVOUS);
         ck_assert_ptr_nonnull(strstr(dp_last_error(), "set MASTER_PORT to another port, or start with dualpipe run"));
     }
     close(given);
-    unsetenv("DUALPIPE_LISTEN_FD");
+    unsetenv("DUALPIPE_LAUNCH");
     ck_assert_int_eq(dp__address_listen(&address, 4, &got), DP_OK); /* free again */
     close(got);
 }
@@ -182,16 +182,16 @@ START_TEST(a_list_takes_ranks_apart)
     static const struct {
         const char *list;
         int32_t hosts, host_of[4];
-    } cases[] = {{NULL, 1, {0, 0, 0, 0}},        {"", 1, {0, 0, 0, 0}},    {"a,a,b,b", 2, {0, 0, 1, 1}},
-                 {"a,b,a,b", 2, {0, 1, 0, 1}},   {"a,b", 2, {0, 1, 1, 1}}, /* the last one goes on */
-                 {"a,ab,abc,a", 3, {0, 1, 2, 0}}};
+    } cases[] = {{NULL, 1, {0, 0, 0, 0}},        {"", 1, {0, 0, 0, 0}},    {"a:a:b:b", 2, {0, 0, 1, 1}},
+                 {"a:b:a:b", 2, {0, 1, 0, 1}},   {"a:b", 2, {0, 1, 1, 1}}, /* the last one goes on */
+                 {"a:ab:abc:a", 3, {0, 1, 2, 0}}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         dp_group_t *groups[4];
         const dp_host_places_t *places;
 
         if (cases[i].list != NULL)
-            setenv("DUALPIPE_HOSTS", cases[i].list, 1);
+            debug_set("hosts", cases[i].list);
         ck_assert_int_eq(dp_group_local(4, NULL, groups), DP_OK);
         for (int r = 0; r < 4; r++) {
             const dp_host_t *host = dp_group_host(groups[r]);

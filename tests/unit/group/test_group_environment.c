@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"DUALPIPE_RUN",
+static const char *const known[] = {"DUALPIPE_LAUNCH",
                                     "RANK",
                                     "WORLD_SIZE",
                                     "LOCAL_RANK",
@@ -42,7 +42,7 @@ static const form_case_t cases[] = {
      NULL},
     {{"PMI_RANK", "5", "PMI_SIZE", "6", "MPI_LOCALRANKID", "1", NULL}, DP_OK, 5, 6, 1, "MPICH", NULL},
     {{"SLURM_PROCID", "5", "SLURM_NTASKS", "6", "SLURM_LOCALID", "2", NULL}, DP_OK, 5, 6, 2, "Slurm", NULL},
-    {{"DUALPIPE_RUN", "1", "RANK", "1", "WORLD_SIZE", "2", NULL}, DP_OK, 1, 2, 1, "dualpipe run", NULL},
+    {{"DUALPIPE_LAUNCH", "secret=4,run=1", "RANK", "1", "WORLD_SIZE", "2", NULL}, DP_OK, 1, 2, 1, "dualpipe run", NULL},
     /* an inner launcher hides the outer one */
     {{"SLURM_PROCID", "5", "RANK", "0", "WORLD_SIZE", "2", NULL}, DP_OK, 0, 2, 0, "torchrun", NULL},
 
@@ -72,7 +72,7 @@ static void set_variables(const form_case_t *c)
 START_TEST(every_form_is_understood)
 {
     const form_case_t *c = &cases[_i];
-    dp_group_environment_t found = {sizeof(found), -7, -7, -7, "untouched"};
+    dp_group_environment_t found = {sizeof(found), -7, -7, -7, "untouched", -7};
     dp_status_t status;
 
     set_variables(c);
@@ -87,6 +87,24 @@ START_TEST(every_form_is_understood)
         ck_assert_ptr_nonnull(strstr(dp_last_error(), c->message));
         ck_assert_int_eq(found.rank, -7);
     }
+}
+END_TEST
+
+START_TEST(the_launcher_says_whether_it_replaces_ranks)
+{
+    static const form_case_t launched = {.variables = {"RANK", "1", "WORLD_SIZE", "2"}};
+    dp_group_environment_t found = {.struct_size = sizeof(found)};
+
+    set_variables(&launched);
+    setenv("DUALPIPE_LAUNCH", "run=a,later=b,respawn=3", 1);
+    ck_assert_int_eq(dp_group_environment(&found), DP_OK);
+    ck_assert_int_eq(found.respawn, 3);
+    setenv("DUALPIPE_LAUNCH", "run=a", 1);
+    ck_assert_int_eq(dp_group_environment(&found), DP_OK);
+    ck_assert_int_eq(found.respawn, 0);
+    setenv("DUALPIPE_LAUNCH", "run=a,respawn=all", 1);
+    ck_assert_int_eq(dp_group_environment(&found), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "DUALPIPE_LAUNCH: respawn=all: a number"));
 }
 END_TEST
 
@@ -132,6 +150,7 @@ int main(void)
     int failed;
 
     tcase_add_loop_test(tc, every_form_is_understood, 0, sizeof(cases) / sizeof(cases[0]));
+    tcase_add_test(tc, the_launcher_says_whether_it_replaces_ranks);
     tcase_add_test(tc, join_alone_is_a_job_of_one);
     tcase_add_test(tc, join_refuses_senseless_options);
     suite_add_tcase(suite, tc);

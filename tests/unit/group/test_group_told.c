@@ -128,10 +128,10 @@ END_TEST
 
 static void hand_down(int fd)
 {
-    char text[16];
+    char text[32];
 
-    snprintf(text, sizeof(text), "%d", fd);
-    setenv("DUALPIPE_ENDS_FD", text, 1);
+    snprintf(text, sizeof(text), "run=job17,ends=%d", fd);
+    setenv("DUALPIPE_LAUNCH", text, 1);
 }
 
 START_TEST(ends_are_read_line_by_line_as_they_come)
@@ -140,7 +140,6 @@ START_TEST(ends_are_read_line_by_line_as_they_come)
     dp__ends_t ends;
     char text[64];
 
-    setenv("DUALPIPE_RUN", "job17", 1);
     hand_down(fd);
     dp__ends_open(&ends);
     ck_assert_int_eq(ends.fd, fd);
@@ -164,12 +163,11 @@ START_TEST(a_descriptor_of_something_else_is_left_alone)
     int files[2];
 
     ck_assert_int_eq(pipe(files), 0);
-    setenv("DUALPIPE_RUN", "job17", 1);
     for (int i = 0; i < 4; i++) {
         if (i == 0)
-            unsetenv("DUALPIPE_ENDS_FD");
+            setenv("DUALPIPE_LAUNCH", "run=job17", 1);
         else if (i == 1)
-            setenv("DUALPIPE_ENDS_FD", "two", 1);
+            setenv("DUALPIPE_LAUNCH", "run=job17,ends=two", 1);
         else
             hand_down(i == 2 ? files[0] : 1000);
         dp__ends_open(&ends);
