@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * advanced.h: for a trainer that opens plugins itself: how they are found (plugin.h), the tables of
- * each kind, and elements of any dtype on the host (number.h). */
+ * advanced.h: for a trainer that opens plugins itself. It has how they are found (plugin.h), the
+ * tables of each kind, and elements of any dtype on the host (number.h). */
 #ifndef DUALPIPE_ADVANCED_H
 #define DUALPIPE_ADVANCED_H
 
