@@ -553,8 +553,10 @@ bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch)
            conform_area_open(lab, &p->saved, "saved", b->layer.dtype, b->sizes.saved_bytes, 0) &&
            conform_area_open(lab, &p->work[0], "work of forward", b->layer.dtype, b->sizes.work_bytes, 0) &&
            conform_area_open(lab, &p->work[1], "work of backward", b->layer.dtype, b->sizes.work_bytes, 0) &&
-           conform_area_open(lab, &p->regained[0], "regained of forward", b->layer.dtype, b->sizes.regained_bytes, 0) &&
-           conform_area_open(lab, &p->regained[1], "regained", b->layer.dtype, b->sizes.regained_bytes, 0) &&
+           conform_area_open(lab, &p->backward_buffers[0], "backward buffer of forward", b->layer.dtype,
+                             b->sizes.backward_buffer_bytes, 0) &&
+           conform_area_open(lab, &p->backward_buffers[1], "backward buffer", b->layer.dtype,
+                             b->sizes.backward_buffer_bytes, 0) &&
            conform_area_open(lab, &p->aux, "aux_loss", DP_F64, sizeof(double), 0) &&
            conform_area_write(lab, &p->aux, &begins) && conform_area_write(lab, &p->x, p->xs[b->rank]) &&
            conform_area_write(lab, &p->dy, p->dys[b->rank]);
@@ -562,8 +564,16 @@ bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch)
 
 bool conform_pass_close(pass_t *p)
 {
-    area_t *const all[] = {&p->x,       &p->y,       &p->dy,          &p->dx,          &p->saved,
-                           &p->work[0], &p->work[1], &p->regained[0], &p->regained[1], &p->aux};
+    area_t *const all[] = {&p->x,
+                           &p->y,
+                           &p->dy,
+                           &p->dx,
+                           &p->saved,
+                           &p->work[0],
+                           &p->work[1],
+                           &p->backward_buffers[0],
+                           &p->backward_buffers[1],
+                           &p->aux};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (!p->block->lab->broken && !conform_area_whole(p->block->lab, all[i], "one of the calls"))
@@ -585,8 +595,8 @@ dp_io_t conform_pass_io(const pass_t *p, int step)
     dp_io_t io = {.struct_size = sizeof(io), .step = 7, .microbatch = p->microbatch};
 
     io.params = conform_area_memory(&b->params);
-    if (b->sizes.regained_bytes > 0)
-        io.regained = conform_area_memory(&p->regained[s->phase != FORWARD]);
+    if (b->sizes.backward_buffer_bytes > 0)
+        io.backward_buffer = conform_area_memory(&p->backward_buffers[s->phase != FORWARD]);
     io.tokens = b->layer.tokens;
     io.documents = b->layer.documents;
     io.document_ends = b->layer.documents > 0 ? b->ends : NULL;
@@ -654,8 +664,8 @@ bool conform_pass_step(pass_t *p, int step)
     return check_after(p, step);
 }
 
-/* What forward had in regained memory is gone by then. */
-static bool regain(pass_t *p)
+/* What forward had in the backward buffer is gone by then. */
+static bool recompute(pass_t *p)
 {
     block_t *b = p->block;
     dp_io_t io = {.struct_size = sizeof(io), .step = 7, .microbatch = p->microbatch};
@@ -664,13 +674,14 @@ static bool regain(pass_t *p)
         return true;
     io.params = conform_area_memory(&b->params);
     io.saved = conform_area_memory(&p->saved);
-    io.regained = b->sizes.regained_bytes > 0 ? conform_area_memory(&p->regained[1]) : NULL;
+    io.backward_buffer = b->sizes.backward_buffer_bytes > 0 ? conform_area_memory(&p->backward_buffers[1]) : NULL;
     io.scratch = conform_area_memory(&b->scratch[0]);
     io.tokens = b->layer.tokens;
     io.documents = b->layer.documents;
     io.document_ends = b->layer.documents > 0 ? b->ends : NULL;
     CHECK_OK(b->lab->t, b->kind->recompute(p, &io), "recompute");
-    return conform_lab_wait(b->lab, 0, "recompute") && conform_area_whole(b->lab, &p->regained[1], "recompute") &&
+    return conform_lab_wait(b->lab, 0, "recompute") &&
+           conform_area_whole(b->lab, &p->backward_buffers[1], "recompute") &&
            conform_area_whole(b->lab, &p->saved, "recompute") && conform_area_poison(b->lab, &b->scratch[0]);
 }
 
@@ -678,7 +689,7 @@ bool conform_pass_run(pass_t *p, phase_t first, phase_t last)
 {
     if (first < BACKWARD && last >= BACKWARD)
         return conform_pass_run(p, first, FORWARD) && conform_pass_run(p, BACKWARD, last);
-    if (first == BACKWARD && !regain(p))
+    if (first == BACKWARD && !recompute(p))
         return false;
     for (int i = 0; i < p->block->kind->nsteps; i++)
         if (p->block->kind->steps[i].phase >= first && p->block->kind->steps[i].phase <= last &&

@@ -169,7 +169,8 @@ struct block {
 struct pass {
     block_t *block;
     int32_t microbatch;
-    area_t x, y, dy, dx, saved, work[2], regained[2], aux; /* regained: in forward, and from backward on */
+    area_t x, y, dy, dx, saved, work[2];
+    area_t backward_buffers[2], aux; /* in forward, and from backward on */
     bool without_dx, without_aux;
     /* of every rank: inputs and output gradients, and the experts that the reference chose */
     double *xs[CONFORM_RANKS_MAX], *dys[CONFORM_RANKS_MAX];
@@ -273,7 +274,7 @@ void conform_kernel_nothing_is_left_behind(conform_t *t);
                     "closed."),                                                                                        \
         KERNEL_CASE(recomputation_changes_no_bit,                                                                      \
                     "With DP_*_CAP_RECOMPUTE every level gives the outputs and gradients of none to the last bit, "    \
-                    "keeps no more than the level before it, and needs nothing of forward's regained memory."),        \
+                    "keeps no more than the level before it, and needs nothing of forward's backward buffer."),        \
         KERNEL_CASE(microbatches_may_be_shorter,                                                                       \
                     "With DP_*_CAP_TOKENS micro-batches may have fewer tokens than the shape says, with "              \
                     "DP_ATTENTION_CAP_DOCUMENTS documents: outputs and gradients are those of the formula, and "       \

@@ -165,7 +165,7 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
         "boundaries %.2f, "
         "transport %.2f, records %.2f, optimizer %.2f, data %.2f; a step takes no more",
         ((double)m.total + (double)trainer_bytes(t)) / MIB, (double)m.params / MIB, (double)m.grads / MIB,
-        (double)m.saved / MIB, (double)m.regained / MIB, (double)m.work / MIB, (double)m.boundary / MIB,
+        (double)m.saved / MIB, (double)m.backward_buffer / MIB, (double)m.work / MIB, (double)m.boundary / MIB,
         (double)m.transport / MIB, (double)m.records / MIB, (double)trainer_optimizer_bytes(t) / MIB,
         (double)(trainer_bytes(t) - trainer_optimizer_bytes(t)) / MIB);
     fflush(to);

@@ -89,9 +89,10 @@ typedef struct dp_attention_vt {
      *  micro-batch, after backward_input, maybe much later. [compute] [enqueue s] [capture] [sm<=share] */
     dp_status_t (*backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 
-    /** since 1.1, with DP_ATTENTION_CAP_RECOMPUTE. Reads params and saved, writes regained and scratch: what forward
-     *  had in regained is there again; io has no grads, work, x, y, dy and dx. Called before backward_input where
-     *  sizes.recomputes says so. [compute] [enqueue s] [capture] [sm<=share] */
+    /** since 1.1, with DP_ATTENTION_CAP_RECOMPUTE. Reads params and saved, writes backward_buffer
+     *  and scratch: what forward had in backward_buffer is there again; io has no grads, work, x,
+     *  y, dy and dx. Called before backward_input where sizes.recomputes says so. [compute]
+     *  [enqueue s] [capture] [sm<=share] */
     dp_status_t (*recompute)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 } dp_attention_vt_t;
 #define DP_ATTENTION_VT_MIN DP_SIZE_TO(dp_attention_vt_t, backward_weight)

@@ -6,12 +6,14 @@
  * between calls: the host owns all memory and knows every byte before the first step. An instance is opened once for a
  * rank and serves all layers of that rank: each layer has parameters, saved and work memory of its own.
  *
- * Memory. params, grads, saved, regained, work and scratch begin at multiples of 64 bytes: the host rounds the sizes
- * which a block asks for up as needed. x, y, dy and dx begin at multiples of 16 bytes. All of it is device memory of
- * the device in the block's configuration. No two of these regions overlap. What a block finds there: params and grads
- * what they hold; saved what the calls before of the same micro-batch left; work the same within one forward or one
- * backward; regained the same within one forward, and then from recompute to the weight gradient;
- * anything else may hold anything, NaN included, and outputs (y, dx) are overwritten, never added to.
+ * Memory. params, grads, saved, backward_buffer, work and scratch begin at multiples of 64 bytes:
+ * the host rounds the sizes which a block asks for up as needed. x, y, dy and dx begin at multiples
+ * of 16 bytes. All of it is device memory of the device in the block's configuration. No two of
+ * these regions overlap. What a block finds there: params and grads what they hold; saved what the
+ * calls before of the same micro-batch left; work the same within one forward or one backward;
+ * backward_buffer the same within one forward, and then from recompute to the weight gradient;
+ * anything else may hold anything, NaN included, and outputs (y, dx) are overwritten, never added
+ * to.
  *
  * Threads. All calls of an instance come from one thread at a time, and put their work on the stream they are given:
  * the work of two calls on different streams may run at the same time (a forward of one micro-batch beside a backward
@@ -68,7 +70,7 @@ typedef struct dp_block_sizes {
     uint32_t nparams;     /* tensors in it */
     /* since 1.1. Bytes that a backward alone keeps: not valid from a forward to its backward, so the host has fewer of
        them than of saved_bytes. In a forward they are there from its first to its last call */
-    size_t regained_bytes;
+    size_t backward_buffer_bytes;
     uint32_t recomputes; /* 1: backward_input needs the block's recompute before it */
 } dp_block_sizes_t;
 #define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, nparams)
@@ -109,11 +111,11 @@ typedef struct dp_io {
     void *saved;        /* see dp_block_sizes_t */
     void *work;
     void *scratch;
-    const void *x;  /* input of a forward */
-    void *y;        /* output of a forward, overwritten */
-    const void *dy; /* gradient of y, input of a backward */
-    void *dx;       /* gradient of x, overwritten; NULL: not wanted (at the first stage) */
-    void *regained; /* since 1.1: see dp_block_sizes_t. NULL where that is 0 */
+    const void *x;         /* input of a forward */
+    void *y;               /* output of a forward, overwritten */
+    const void *dy;        /* gradient of y, input of a backward */
+    void *dx;              /* gradient of x, overwritten; NULL: not wanted (at the first stage) */
+    void *backward_buffer; /* since 1.1: see dp_block_sizes_t. NULL where that is 0 */
     /* since 1.1: a micro-batch that is not what the shape says. The same in all calls of a micro-batch; callers ask for
        the bit of caps before they set these (DP_ATTENTION_CAP_TOKENS, DP_ATTENTION_CAP_DOCUMENTS, DP_MOE_CAP_TOKENS) */
     uint32_t tokens;    /* it has so many, 1 to T: x, y, dy and dx are [tokens, d], and nothing behind them is read or

@@ -116,7 +116,7 @@ typedef struct dp_moe_io {
  * all ranks of the expert group. The [all-to-all] calls of one instance go to one stream; the host orders the streams
  * by events, so that each call finds what the one before it left. All functions but experts_recompute and about are
  * required. All calls are [enqueue s] and [capture]; those marked [compute] also [sm<=share]. Every call may use
- * regained memory, too (block.h). */
+ * backward buffers, too (block.h). */
 typedef struct dp_moe_vt {
     uint32_t struct_size;
     uint32_t caps; /* DP_MOE_CAP_* */
@@ -155,9 +155,9 @@ typedef struct dp_moe_vt {
     /** [compute] adds to the gradients of norm and router, and the chosen counts to that of bias. */
     dp_status_t (*route_backward_weight)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 
-    /** [compute] since 1.1, with DP_MOE_CAP_RECOMPUTE: what experts had in regained memory is there again. Where
-     *  sizes.recomputes says so, before experts_backward_input and maybe beside combine_backward; has no work, and
-     *  leaves alone what that writes. */
+    /** [compute] since 1.1, with DP_MOE_CAP_RECOMPUTE: what experts had in the backward buffer is
+     *  there again. Where sizes.recomputes says so, before experts_backward_input and maybe beside
+     *  combine_backward; has no work, and leaves alone what that writes. */
     dp_status_t (*experts_recompute)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 
     /** Since 1.1, or NULL: how this instance computes, where it has a choice, for reports: "products of experts:

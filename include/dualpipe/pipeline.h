@@ -25,9 +25,9 @@
  *                     dp_timeline_write_chrome does, from world rank 0; what rank 0 has in its environment counts
  *
  * DUALPIPE_GUARD=1 is for new segments. Calls then run one at a time, nothing overlaps. Before a call, y, dx and
- * scratch are filled with NaN, saved before F, work and regained before the first call of a pass as well; behind saved,
- * regained, work, scratch, y, dx and grads lie guard bytes. After it, the step fails with rank, stage, segment, pass
- * and micro-batch in front when
+ * scratch are filled with NaN, saved before F, work and backward_buffer before the first call of a
+ * pass as well; behind saved, backward_buffer, work, scratch, y, dx and grads lie guard bytes.
+ * After it, the step fails with rank, stage, segment, pass and micro-batch in front when
  *   - the function has changed any of these before its turn on the stream (it computed at once: see stage.h)
  *   - guard bytes have changed: which, and how far beyond the end
  *   - y or dx, when the part is done, still has the NaN of before in it: it was not overwritten, or added to

@@ -127,8 +127,8 @@ typedef struct dp_verify_report {
     /* 1: every chunk finishes its weight gradients (B or W) in micro-batch order 0, 1, 2, ... */
     int32_t ordered_weights;
     /* since 1.1: most backwards alive at once on a rank, from the begin of an I or B to the end of the W or B: so much
-     * memory `regained` of stage.h it has */
-    int32_t peak_regained;
+     * memory `backward_buffer` of stage.h it has */
+    int32_t peak_backward_buffers;
 } dp_verify_report_t;
 #define DP_VERIFY_REPORT_MIN DP_SIZE_TO(dp_verify_report_t, ordered_weights)
 

@@ -105,7 +105,7 @@ typedef struct dp_segment_costs {
      * those of `list`; NULL: none has. Borrowed as list */
     double r[DP_SEGMENT_COSTS];
     const double *list_r;
-    int32_t regains; /* 1: stages have memory that only backwards have, as where R is not 0 (stage.h) */
+    int32_t backward_buffer; /* 1: stages have memory that only backwards have, as where R is not 0 (stage.h) */
 } dp_segment_costs_t;
 #define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, w)
 
@@ -173,8 +173,8 @@ typedef struct dp_simulation {
                                    inputs (a chunk that is 1/C of a device counts 1/C) */
     dp_timeline_t *timeline;  /* times scaled by 1e6 (one unit = 1 ms); NULL unless asked for */
     /* since 1.1: [ranks] most backwards alive at once, from the begin of an I or B to the end of its W or B, in the
-     * same units: what `regained` memory is held for */
-    double *peak_regained;
+     * same units: what `backward_buffer` is held for */
+    double *peak_backward_buffers;
 } dp_simulation_t;
 #define DP_SIMULATION_MIN DP_SIZE_TO(dp_simulation_t, timeline)
 

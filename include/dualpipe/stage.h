@@ -28,8 +28,10 @@
  *                               bits are the same for all schedules
  *   saved       w   r   rw  rw  this micro-batch's own, from its F to its W: [sizes.saved_bytes]. Holds anything before
  *                               F. R reads what segments up to its own left there in F
- *   regained    rw  w   rw  rw  [sizes.regained_bytes], NULL where that is 0. In F as work. Then, other memory, this
- *                               micro-batch's own from its first R or I to its W; holds anything before
+ *   backward_buffer
+ *               rw  w   rw  rw  [sizes.backward_buffer_bytes], NULL where that is 0. In F as work.
+ *                               Then, other memory, this micro-batch's own from its first R or I to
+ *                               its W; holds anything before
  *   work        rw  -   rw  -   shared by the segments of the part within one pass: [sizes.work_bytes]. Holds anything
  *                               before the first of them
  *   scratch     rw  rw  rw  rw  of one call: [sizes.scratch_bytes]. Holds anything before
@@ -44,8 +46,9 @@
  *   aux_loss    +   -   -   -   add this micro-batch's auxiliary loss, if the part has one; host-visible device memory
  *
  * Memory that is not kept from F to its backward costs less: a rank has `saved` for every micro-batch between F and W,
- * regained for those between I and W alone (dp_verify_report_t.peak_regained). R waits for its lane and for nothing
- * else: it may run before dy has come, and beside the I of segments behind its own.
+ * backward_buffer for those between I and W alone (dp_verify_report_t.peak_backward_buffers). R
+ * waits for its lane and for nothing else: it may run before dy has come, and beside the I of
+ * segments behind its own.
  *
  * y and dx hold the values of another micro-batch, or anything, when a pass begins: write them with =, never with +=,
  * and write all of them: call.boundary_bytes, fewer than the pipeline's for a micro-batch with fewer tokens than were
@@ -59,8 +62,9 @@
  * A part's segments all get the same x, y, dy and dx: any segment may read x (in F) or dy (in I) until the part ends,
  * and some segment writes y or dx.
  *
- * Alignment: params, grads, saved, regained, work and scratch begin at multiples of 64 bytes, x, y, dy and dx at those
- * of 16. All of it is device memory (on device_cpu: ordinary memory) of the pipeline, and no two of these overlap.
+ * Alignment: params, grads, saved, backward_buffer, work and scratch begin at multiples of 64
+ * bytes, x, y, dy and dx at those of 16. All of it is device memory (on device_cpu: ordinary
+ * memory) of the pipeline, and no two of these overlap.
  *
  * How the functions run. The engine puts the work of a step on streams, and calls forward, backward_input,
  * backward_weight and recompute to put theirs on stream `s`: they enqueue (kernels, dp_device_vt_t.launch) and return,
@@ -86,8 +90,9 @@
  * over data groups, on V and bidirectional placements mostly without a message: there one rank holds the first and the
  * last stage. At most 16 in a model.
  *
- * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, regained, work, scratch, y, dx and grads, outputs that are
- * not overwritten, and functions that compute before their turn. Use it on every new segment. */
+ * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, backward_buffer, work, scratch, y, dx
+ * and grads, outputs that are not overwritten, and functions that compute before their turn. Use it
+ * on every new segment. */
 #ifndef DUALPIPE_STAGE_H
 #define DUALPIPE_STAGE_H
 
@@ -119,7 +124,7 @@ typedef struct dp_segment_call {
     double loss_scale; /* multiply the gradient of the loss by this where it begins, at the last stage, and that of an
                           auxiliary loss. Not the losses themselves. The step's, weighted (dp_step_t.tokens) */
     double *aux_loss;
-    void *regained; /* since 1.1 */
+    void *backward_buffer; /* since 1.1 */
     /* since 1.1: with dp_pipeline_options_t.tokens how many tokens this micro-batch has, else 0; its documents
        (dp_step_t.documents), 0: none; and where each ends, [documents], in memory that host and device reach, valid
        during the step. boundary_bytes: of x, y, dy and dx in this call; what lies behind is not read */
@@ -187,7 +192,7 @@ typedef struct dp_stage_info {
     size_t param_count;   /* elements, gaps between parts included */
     uint32_t nparams;
     const dp_param_t *param_list; /* names with prefix, offsets within the stage's parameters; owned by the stage */
-    size_t regained_bytes;        /* since 1.1: per micro-batch between I and W; a running F has that of one part */
+    size_t backward_buffer_bytes; /* since 1.1: per micro-batch between I and W; a running F has that of one part */
 } dp_stage_info_t;
 #define DP_STAGE_INFO_MIN DP_SIZE_TO(dp_stage_info_t, param_list)
 

@@ -134,9 +134,9 @@ static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
     const dp_stage_info_t *x = &a->info, *y = &b->info;
 
     if (a->nsegments != b->nsegments || memcmp(a->shapes, b->shapes, (size_t)a->nsegments * sizeof(*a->shapes)) != 0 ||
-        x->saved_bytes != y->saved_bytes || x->regained_bytes != y->regained_bytes || x->work_bytes != y->work_bytes ||
-        a->regained_room != b->regained_room || x->scratch_bytes != y->scratch_bytes ||
-        x->param_count != y->param_count || x->nparams != y->nparams)
+        x->saved_bytes != y->saved_bytes || x->backward_buffer_bytes != y->backward_buffer_bytes ||
+        x->work_bytes != y->work_bytes || a->backward_buffer_room != b->backward_buffer_room ||
+        x->scratch_bytes != y->scratch_bytes || x->param_count != y->param_count || x->nparams != y->nparams)
         return 0;
     for (int32_t s = 0; s < a->nsegments; s++)
         if (strcmp(a->segments[s].segment->name, b->segments[s].segment->name) != 0 ||
@@ -225,19 +225,19 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
 }
 
 /* What backwards have beside the activation slots: one memory for each that is alive, of any chunk. */
-static dp_status_t allocate_regained(dp_pipeline_t *p)
+static dp_status_t allocate_backward_buffers(dp_pipeline_t *p)
 {
-    const int32_t n = p->plans.training.commands.regained;
+    const int32_t n = p->plans.training.commands.backward_buffers;
     size_t bytes = 0;
     dp_status_t status = DP_OK;
 
     for (int32_t c = 0; c < p->nchunks; c++)
-        bytes = dp__max_size(bytes, p->chunks[c].stage->info.regained_bytes);
-    p->regained = dp__calloc((size_t)n + 1, sizeof(*p->regained));
-    if (p->regained == NULL)
+        bytes = dp__max_size(bytes, p->chunks[c].stage->info.backward_buffer_bytes);
+    p->backward_buffers = dp__calloc((size_t)n + 1, sizeof(*p->backward_buffers));
+    if (p->backward_buffers == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a list of %d backwards", n);
-    for (p->nregained = 0; p->nregained < n && status >= 0; p->nregained++)
-        status = dp__device_memory(p, bytes, &p->memory.regained, &p->regained[p->nregained]);
+    for (p->nbackward_buffers = 0; p->nbackward_buffers < n && status >= 0; p->nbackward_buffers++)
+        status = dp__device_memory(p, bytes, &p->memory.backward_buffer, &p->backward_buffers[p->nbackward_buffers]);
     return status;
 }
 
@@ -251,7 +251,8 @@ static dp_status_t allocate_work(dp_pipeline_t *p)
         const dp_stage_info_t info = stage->info;
 
         work[DP__FORWARD] = dp__max_size(
-            work[DP__FORWARD], stage->regained_room > 0 ? stage->regained_at + stage->regained_room : info.work_bytes);
+            work[DP__FORWARD], stage->backward_buffer_room > 0 ? stage->backward_buffer_at + stage->backward_buffer_room
+                                                               : info.work_bytes);
         work[DP__BACKWARD] = dp__max_size(work[DP__BACKWARD], info.work_bytes);
         scratch = info.scratch_bytes > scratch ? info.scratch_bytes : scratch;
     }
@@ -278,7 +279,7 @@ dp_status_t dp__chunks_allocate(dp_pipeline_t *p)
     for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
         status = allocate_chunk(p, c);
     if (status >= 0)
-        status = allocate_regained(p);
+        status = allocate_backward_buffers(p);
     return status >= 0 ? allocate_work(p) : status;
 }
 
@@ -303,11 +304,11 @@ void dp__chunks_suspend(dp_pipeline_t *p)
         close_event(p, &p->chunks[c].gathered);
         p->chunks[c].unwaited = 0;
     }
-    for (int32_t r = 0; r < p->nregained; r++)
-        release(p, &p->regained[r]);
-    dp__free(p->regained);
-    p->regained = NULL;
-    p->nregained = 0;
+    for (int32_t r = 0; r < p->nbackward_buffers; r++)
+        release(p, &p->backward_buffers[r]);
+    dp__free(p->backward_buffers);
+    p->backward_buffers = NULL;
+    p->nbackward_buffers = 0;
     for (int kind = 0; kind < DP__KINDS; kind++)
         for (int w = 0; w < DP__WORKS; w++)
             release(p, &p->work[kind][w]);

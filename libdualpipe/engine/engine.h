@@ -336,8 +336,8 @@ struct dp_pipeline {
     int32_t max_segments;
     int built;                        /* the trainer was asked for a stage */
     char *work[DP__KINDS][DP__WORKS]; /* memory of passes */
-    char **regained;                  /* [nregained] of backwards, each as large as the largest stage's */
-    int32_t nregained;
+    char **backward_buffers;          /* [nbackward_buffers] of backwards, each as large as the largest stage's */
+    int32_t nbackward_buffers;
     dp__lanes_t lanes;
     dp__plans_t plans;
     dp__graphs_t graphs;

@@ -55,7 +55,7 @@ static void prepare(const putting_t *x, int32_t number, dp_segment_call_t *call)
         .params = chunk->params,
         .grads = chunk->grads[own->half] != NULL ? chunk->grads[own->half] : chunk->grads[0],
         .saved = chunk->saved + (size_t)pass->slot * chunk->stage->info.saved_bytes,
-        .regained = pass->regained >= 0 ? p->regained[pass->regained] : NULL,
+        .backward_buffer = pass->backward_buffer >= 0 ? p->backward_buffers[pass->backward_buffer] : NULL,
         .work = pass->op == DP_OP_W ? NULL : p->work[pass->kind][pass->work],
         .input = first && step->inputs != NULL ? step->inputs[m] : NULL,
         .target = last && step->targets != NULL ? step->targets[m] : NULL,

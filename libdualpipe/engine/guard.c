@@ -24,7 +24,7 @@ typedef struct region {
     uint64_t hash;
 } region_t;
 
-enum { SAVED, REGAINED, WORK, SCRATCH, Y, DX, GRADS, LOSS, AUX_LOSS, REGIONS };
+enum { SAVED, BACKWARD_BUFFER, WORK, SCRATCH, Y, DX, GRADS, LOSS, AUX_LOSS, REGIONS };
 
 /* ---- open and close ---- */
 
@@ -90,7 +90,8 @@ static void list_regions(const dp_pipeline_t *p, const dp_stage_t *stage, int32_
 
     memset(regions, 0, REGIONS * sizeof(*regions));
     regions[SAVED] = (region_t){"saved", call->saved, sizes->saved_bytes, DP__GUARD_BYTES, 0};
-    regions[REGAINED] = (region_t){"regained", call->regained, sizes->regained_bytes, DP__GUARD_BYTES, 0};
+    regions[BACKWARD_BUFFER] =
+        (region_t){"backward buffer", call->backward_buffer, sizes->backward_buffer_bytes, DP__GUARD_BYTES, 0};
     regions[WORK] = (region_t){"work", call->work, sizes->work_bytes, DP__GUARD_BYTES, 0};
     regions[SCRATCH] = (region_t){"scratch", call->scratch, sizes->scratch_bytes, DP__GUARD_BYTES, 0};
     regions[Y] = (region_t){"y", call->y, call->boundary_bytes, DP__GUARD_BYTES, 0};
@@ -160,13 +161,14 @@ static void spoil(const region_t *r)
         memset(r->at, 0xff, r->bytes); /* NaN in every type */
 }
 
-/* first: of the segments of the part in this pass; regains: of those in this F, or in this R and I. */
-static void spoil_all(const dp_stage_t *stage, dp_op_kind_t pass, bool first, bool regains,
+/* first: of the segments of the part in this pass; buffer: of those in this F, or in this R and
+ * I. */
+static void spoil_all(const dp_stage_t *stage, dp_op_kind_t pass, bool first, bool buffer,
                       const region_t regions[REGIONS])
 {
     spoil(&regions[SCRATCH]);
-    if (regains)
-        spoil(&regions[REGAINED]);
+    if (buffer)
+        spoil(&regions[BACKWARD_BUFFER]);
     if (!first)
         return;
     spoil(&regions[WORK]);
@@ -233,7 +235,7 @@ dp_status_t dp__guard_put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__c
     const dp_op_kind_t pass = (dp_op_kind_t)call->op;
     const bool recomputes = stage->shapes[call->segment].recomputes;
     const bool first = pass == DP_OP_F ? segment->first_of_part : pass == DP_OP_I && segment->last_of_part;
-    const bool regains = pass == DP_OP_R ? segment->last_of_part : first && !(pass == DP_OP_I && recomputes);
+    const bool buffer = pass == DP_OP_R ? segment->last_of_part : first && !(pass == DP_OP_I && recomputes);
     const bool last = pass == DP_OP_F ? segment->last_of_part : pass == DP_OP_I && segment->first_of_part;
     region_t regions[REGIONS];
     dp_status_t status, early;
@@ -242,7 +244,7 @@ dp_status_t dp__guard_put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__c
     DO(dp__stream_finish(p, s));
     p->run.enqueueing = span;
     list_regions(p, stage, call->segment, own, regions);
-    spoil_all(stage, pass, first, regains, regions);
+    spoil_all(stage, pass, first, buffer, regions);
     remember(p, regions);
     DO(close_gate(p, s));
     status = dp__stage_put(stage, call->segment, pass, own, p->device_vt, s);

@@ -238,7 +238,7 @@ static dp_status_t write_commands(builder_t *b)
     for (int32_t c = 0; c < p->nchunks; c++)
         stages[c] = (dp__stage_shape_t){.nsegments = p->chunks[c].stage->nsegments,
                                         .segments = p->chunks[c].stage->shapes,
-                                        .regains = p->chunks[c].stage->info.regained_bytes > 0};
+                                        .backward_buffer = p->chunks[c].stage->info.backward_buffer_bytes > 0};
     status = dp__commands_write(program, p->grid.p, stages, in_lane, &b->plan->commands);
     dp__free(in_lane);
     return status;

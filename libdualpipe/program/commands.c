@@ -25,12 +25,12 @@ typedef struct dp__writer {
     int64_t room;
     uint8_t idle[DP__KINDS][DP__WORKS]; /* work memories, longest idle first */
     int32_t nidle[DP__KINDS];
-    int32_t *idle_regained; /* [out->regained] a ring, longest idle first */
-    int32_t first_idle, nidle_regained;
+    int32_t *idle_buffers; /* [out->backward_buffers] a ring, longest idle first */
+    int32_t first_idle, nidle_buffers;
     int32_t channel[2][DP__KINDS][DP_MAX_CHUNKS]; /* that a chunk reads, that it writes; -1: none */
     /* [nchannels] of its buffers: ready and free of each */
     int32_t *first_event;
-    int32_t first_slot[DP_MAX_CHUNKS], first_work[DP__KINDS], first_regained;
+    int32_t first_slot[DP_MAX_CHUNKS], first_work[DP__KINDS], first_buffer_event;
     uint8_t *recorded_on; /* [events] stream, NOWHERE */
     int32_t *made_by[2];  /* [chunks * microbatches] pass that made F, or the gradient; -1 */
     uint8_t *bend_used;   /* [first_bend[channel] + buffer] */
@@ -117,9 +117,9 @@ static int32_t slot_end(const dp__writer_t *x, const dp__step_pass_t *pass)
     return x->first_slot[pass->chunk] + pass->slot;
 }
 
-static int32_t regained_end(const dp__writer_t *x, const dp__step_pass_t *pass)
+static int32_t buffer_end(const dp__writer_t *x, const dp__step_pass_t *pass)
 {
-    return x->first_regained + pass->regained;
+    return x->first_buffer_event + pass->backward_buffer;
 }
 
 static int32_t ready_event(const dp__writer_t *x, int32_t channel, int32_t message)
@@ -175,8 +175,8 @@ static void begin_pass(dp__writer_t *x, int32_t number, const dp__step_pass_t *p
 {
     if (pass->op == DP_OP_F)
         put_wait(x, lane, slot_end(x, pass));
-    if (pass->regained >= 0)
-        put_wait(x, lane, regained_end(x, pass));
+    if (pass->backward_buffer >= 0)
+        put_wait(x, lane, buffer_end(x, pass));
     put_wait(x, lane, work_end(x, pass));
     if (pass->source < 0)
         return;
@@ -299,24 +299,24 @@ static dp_status_t take_work(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
     return DP_OK;
 }
 
-/* I or B takes the regained memory that has been idle for longest, W has that of its I. */
-static dp_status_t take_regained(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
+/* I or B takes the backward buffer that has been idle for longest, W has that of its I. */
+static dp_status_t take_backward_buffer(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
 {
     const int32_t backward = *made_by(x, DP_OP_B, pass->chunk, pass->microbatch);
 
-    if (pass->op == DP_OP_F || !x->stages[pass->chunk].regains)
+    if (pass->op == DP_OP_F || !x->stages[pass->chunk].backward_buffer)
         return DP_OK;
     if (pass->op == DP_OP_W && backward < 0)
         return refuse_line(x, at, "a weight gradient stands before its backward for the input");
     if (pass->op == DP_OP_W) {
-        pass->regained = x->out->passes[backward].regained;
+        pass->backward_buffer = x->out->passes[backward].backward_buffer;
         return DP_OK;
     }
-    if (x->nidle_regained == 0)
+    if (x->nidle_buffers == 0)
         return refuse_line(x, at, "more backwards are alive than were counted");
-    pass->regained = x->idle_regained[x->first_idle];
-    x->first_idle = (x->first_idle + 1) % x->out->regained;
-    x->nidle_regained--;
+    pass->backward_buffer = x->idle_buffers[x->first_idle];
+    x->first_idle = (x->first_idle + 1) % x->out->backward_buffers;
+    x->nidle_buffers--;
     return DP_OK;
 }
 
@@ -331,13 +331,13 @@ static dp_status_t open_pass(dp__writer_t *x, int32_t at, const dp__instr_pass_t
                               .chunk = use->chunk,
                               .microbatch = use->microbatch,
                               .slot = use->slot,
-                              .regained = -1,
+                              .backward_buffer = -1,
                               .source = -1,
                               .dest = -1};
     if (pass->slot < 0 ||
         pass->slot >= x->program->activation_slots[(size_t)x->rank * (size_t)x->program->chunks + (size_t)pass->chunk])
         return refuse_line(x, at, "its activation slot is outside those announced");
-    status = take_regained(x, at, pass);
+    status = take_backward_buffer(x, at, pass);
     if (pass->op != DP_OP_W && status >= 0) {
         status = take_work(x, at, pass);
         *made_by(x, dp__pass_flow(pass->op), pass->chunk, pass->microbatch) = x->out->npasses;
@@ -359,10 +359,10 @@ static void give_back_work(dp__writer_t *x, const dp__step_pass_t *pass)
         x->bend_used[x->first_bend[pass->source] + pass->source_at] = 0;
 }
 
-static void give_regained(dp__writer_t *x, const dp__step_pass_t *backward)
+static void give_backward_buffer(dp__writer_t *x, const dp__step_pass_t *backward)
 {
-    if (backward->regained >= 0)
-        x->idle_regained[(x->first_idle + x->nidle_regained++) % x->out->regained] = backward->regained;
+    if (backward->backward_buffer >= 0)
+        x->idle_buffers[(x->first_idle + x->nidle_buffers++) % x->out->backward_buffers] = backward->backward_buffer;
 }
 
 /* A send follows what made its data; which buffer that wrote is known from here on. */
@@ -417,11 +417,11 @@ static void end_slot(dp__writer_t *x, int32_t number)
     if (pass->op != DP_OP_B && pass->op != DP_OP_W)
         return;
     put_record(x, DP_LANE_COMPUTE, slot_end(x, pass));
-    if (pass->regained < 0)
+    if (pass->backward_buffer < 0)
         return;
     /* where its I ended */
     follow_lane(x, DP_LANE_COMPUTE, lane_of_pass(&x->stages[pass->chunk], 0));
-    put_record(x, DP_LANE_COMPUTE, regained_end(x, pass));
+    put_record(x, DP_LANE_COMPUTE, buffer_end(x, pass));
 }
 
 /* A whole operation: its passes are the next ones. */
@@ -636,13 +636,13 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n)
             return refuse_line(x, at, "chunk or micro-batch out of range");
     for (int k = 0; k < passes && dp__instr_begins(instr); k++) {
         x->npasses++;
-        if ((use[k].kind == DP_OP_I || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].regains)
-            x->out->regained = dp__max_int32(x->out->regained, ++n->backwards);
+        if ((use[k].kind == DP_OP_I || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].backward_buffer)
+            x->out->backward_buffers = dp__max_int32(x->out->backward_buffers, ++n->backwards);
         if (use[k].kind != DP_OP_W)
             count_begin(x, n, use[k].kind != DP_OP_F, x->channel[1][use[k].kind != DP_OP_F][use[k].chunk]);
     }
     for (int k = 0; k < passes && instr->kind == DP_INSTR_COMPUTE; k++) {
-        n->backwards -= (use[k].kind == DP_OP_W || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].regains;
+        n->backwards -= (use[k].kind == DP_OP_W || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].backward_buffer;
         if (use[k].kind != DP_OP_W) {
             int32_t channel = x->channel[1][use[k].kind != DP_OP_F][use[k].chunk];
 
@@ -719,8 +719,8 @@ static int32_t number_events(dp__writer_t *x)
         x->first_slot[c] = n;
         n += p->activation_slots[x->rank * p->chunks + c];
     }
-    x->first_regained = n;
-    n += x->out->regained;
+    x->first_buffer_event = n;
+    n += x->out->backward_buffers;
     for (int32_t c = 0; c < p->nchannels; c++) {
         x->first_event[c] = n;
         x->first_bend[c] = bends;
@@ -741,14 +741,14 @@ static dp_status_t allocate_plan(dp__writer_t *x)
     x->first_event = dp__calloc(2 * channels, sizeof(*x->first_event));
     x->made_by[0] = dp__allocate(2 * places * sizeof(int32_t), 64);
     x->bend_used = dp__calloc(buffers + 1, 1);
-    x->idle_regained = dp__calloc((size_t)x->out->regained + 1, sizeof(*x->idle_regained));
+    x->idle_buffers = dp__calloc((size_t)x->out->backward_buffers + 1, sizeof(*x->idle_buffers));
     x->steps = dp__calloc(2 * DP_BRAID_PASSES * (size_t)x->most_segments + 1, sizeof(*x->steps));
     x->scratch = dp__calloc(3 * (size_t)x->most_segments + 1, sizeof(*x->scratch));
     if (x->out->passes == NULL || x->first_event == NULL || x->made_by[0] == NULL || x->bend_used == NULL ||
-        x->steps == NULL || x->scratch == NULL || x->idle_regained == NULL)
+        x->steps == NULL || x->scratch == NULL || x->idle_buffers == NULL)
         return dp_fail(DP_ERR_NOMEM, "commands: no memory for %d passes", x->npasses);
-    for (int32_t r = 0; r < x->out->regained; r++)
-        x->idle_regained[x->nidle_regained++] = r;
+    for (int32_t r = 0; r < x->out->backward_buffers; r++)
+        x->idle_buffers[x->nidle_buffers++] = r;
     x->first_bend = x->first_event + channels;
     x->made_by[1] = x->made_by[0] + places;
     memset(x->made_by[0], 0xff, 2 * places * sizeof(int32_t));
@@ -785,7 +785,7 @@ static dp_status_t find_passes(dp__writer_t *x)
             if (use[k].kind != DP_OP_W)
                 give_back_work(x, &x->out->passes[number]);
             if (use[k].kind == DP_OP_B || use[k].kind == DP_OP_W)
-                give_regained(x, &x->out->passes[number]);
+                give_backward_buffer(x, &x->out->passes[number]);
         }
         if (instr->kind == DP_INSTR_SEND)
             status = claim_operation(x, i);
@@ -827,7 +827,7 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
     dp__free(x.first_event);
     dp__free(x.made_by[0]);
     dp__free(x.bend_used);
-    dp__free(x.idle_regained);
+    dp__free(x.idle_buffers);
     dp__free(x.steps);
     dp__free(x.scratch);
     dp__free(x.recorded_on);

@@ -10,7 +10,7 @@
  *   work_end      a pass ended; the pass that uses the same work memory next starts after it
  *   slot_end      the last pass that uses an activation slot ended: W, or F in a forward-only
  *                 program; the next forward in that slot starts after it
- *   regained_end  the last pass that uses a regained memory ended: W; the next backward in that
+ *   buffer_end  the last pass that uses a backward buffer ended: W; the next backward in that
  *                 memory starts after it
  *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a bend, reads
  *   after it
@@ -70,8 +70,8 @@ typedef struct dp__step_pass {
     int32_t microbatch; /* of its path */
     /* number of the operation, from 1, in which others run beside it; 0: alone */
     int32_t beside;
-    int32_t slot;     /* activation slot */
-    int32_t regained; /* which memory of those of backwards; -1: none */
+    int32_t slot;            /* activation slot */
+    int32_t backward_buffer; /* which memory of those of backwards; -1: none */
     /* channel that its input comes from, -1: none; message, or buffer of a bend */
     int32_t source, source_at;
     int32_t dest, dest_at; /* channel that its result goes to */
@@ -92,7 +92,7 @@ typedef struct dp__commands {
     int32_t works[DP__KINDS];
     /* how many memories of backwards: as many as are alive at once, from I or B to W or B, of
      * stages that have some */
-    int32_t regained;
+    int32_t backward_buffers;
     /* [nchannels] of this rank: a source's outputs, slots of a bend or of a receiver of bundles;
      * message n lies in buffer n mod that */
     int32_t *buffers;

@@ -269,15 +269,15 @@ static dp_status_t use_slots(dp__inspection_t *x)
     return DP_OK;
 }
 
-/* Backwards that have begun and not finished their weight gradient, as dp__commands_t.regained
- * counts them. */
+/* Backwards that have begun and not finished their weight gradient, as
+ * dp__commands_t.backward_buffers counts them. */
 static void count_backward(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
     const bool backward = i->op == DP_OP_B || i->op == DP_OP_I || i->op == DP_OP_FB;
 
-    if (backward && dp__instr_begins(i) && ++x->backwards > x->v->report.peak_regained)
-        x->v->report.peak_regained = x->backwards;
+    if (backward && dp__instr_begins(i) && ++x->backwards > x->v->report.peak_backward_buffers)
+        x->v->report.peak_backward_buffers = x->backwards;
     if (i->kind == DP_INSTR_COMPUTE && (i->op == DP_OP_B || i->op == DP_OP_W || i->op == DP_OP_FB))
         x->backwards--;
 }

@@ -19,7 +19,7 @@ typedef struct dp__segment_shape {
 typedef struct dp__stage_shape {
     int32_t nsegments;
     const dp__segment_shape_t *segments;
-    bool regains; /* it has memory that only a backward has */
+    bool backward_buffer; /* it has memory that only a backward has */
 } dp__stage_shape_t;
 
 /* One entry of a merged order: run pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment

@@ -28,9 +28,9 @@ static int64_t spans_per_rank(const dp_program_t *program)
     return most;
 }
 
-/* Most backwards alive at once, as dp__commands_t.regained counts them, a chunk as its share of a
- * device. */
-static double peak_regained(const dp__model_t *model, int32_t rank)
+/* Most backwards alive at once, as dp__commands_t.backward_buffers counts them, a chunk as its
+ * share of a device. */
+static double peak_backward_buffers(const dp__model_t *model, int32_t rank)
 {
     const dp_program_t *program = model->program;
     double alive = 0.0, peak = 0.0;
@@ -108,7 +108,7 @@ static dp_status_t sum_up_ranks(const dp__model_t *model, const dp__rank_result_
     for (int32_t r = 0; r < result->ranks; r++) {
         result->bubble[r] = result->step_time - results[r].busy;
         result->peak_activations[r] = results[r].peak_activations;
-        result->peak_regained[r] = peak_regained(model, r);
+        result->peak_backward_buffers[r] = peak_backward_buffers(model, r);
     }
     return result->timeline != NULL ? keep_steps(model, results, result->timeline) : DP_OK;
 }
@@ -118,8 +118,8 @@ static dp_status_t allocate_result(const dp_program_t *program, int64_t spans, d
     result->ranks = program->ranks;
     result->bubble = dp__calloc((size_t)program->ranks, sizeof(*result->bubble));
     result->peak_activations = dp__calloc((size_t)program->ranks, sizeof(*result->peak_activations));
-    result->peak_regained = dp__calloc((size_t)program->ranks, sizeof(*result->peak_regained));
-    if (result->bubble == NULL || result->peak_activations == NULL || result->peak_regained == NULL)
+    result->peak_backward_buffers = dp__calloc((size_t)program->ranks, sizeof(*result->peak_backward_buffers));
+    if (result->bubble == NULL || result->peak_activations == NULL || result->peak_backward_buffers == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the figures of %d ranks", program->ranks);
     return spans > 0 ? dp_timeline_create(program->ranks, spans, &result->timeline) : DP_OK;
 }
@@ -173,9 +173,9 @@ dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, in
         status = model.costs.segments != NULL ? run_lanes(&model, with_timeline, &found)
                                               : run_model(&model, NULL, with_timeline, &found);
     dp__model_clear(&model);
-    if (!DP_REACHES(result, dp_simulation_t, peak_regained)) {
-        dp__free(found.peak_regained);
-        found.peak_regained = NULL;
+    if (!DP_REACHES(result, dp_simulation_t, peak_backward_buffers)) {
+        dp__free(found.peak_backward_buffers);
+        found.peak_backward_buffers = NULL;
     }
     if (status >= 0)
         dp_sized_put(result, &found);
@@ -190,8 +190,8 @@ void dp_simulation_clear(dp_simulation_t *result)
 
     if (!DP_REACHES(result, dp_simulation_t, timeline))
         return;
-    if (DP_REACHES(result, dp_simulation_t, peak_regained))
-        dp__free(result->peak_regained);
+    if (DP_REACHES(result, dp_simulation_t, peak_backward_buffers))
+        dp__free(result->peak_backward_buffers);
     dp__free(result->bubble);
     dp__free(result->peak_activations);
     dp_timeline_free(result->timeline);

@@ -119,7 +119,7 @@ dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *cos
     dp_segment_costs_t c = {.struct_size = sizeof(c)};
     int32_t stages = dp_schedule_stages(schedule), count = 0;
     const double *r;
-    bool regains;
+    bool backward_buffer;
     dp_status_t status =
         dp__sized_check("simulate: the segment costs", costs->segments, "dp_segment_costs_t", DP_SEGMENT_COSTS_MIN);
 
@@ -127,7 +127,7 @@ dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *cos
     if (status < 0)
         return status;
     dp_sized_take(&c, sizeof(c), costs->segments);
-    regains = c.regains != 0;
+    backward_buffer = c.backward_buffer != 0;
     status = c.list != NULL ? check_list(&c, stages) : make_layers(&c, dp_schedule_split(schedule), out, &count);
     if (status < 0)
         return status;
@@ -140,14 +140,14 @@ dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *cos
     r = c.list != NULL ? c.list_r : out->layers_r;
     make_shapes(c.list != NULL ? c.list : out->layers, r, count, out->shapes);
     for (int32_t k = 0; k < count; k++)
-        regains = regains || out->shapes[k].recomputes;
+        backward_buffer = backward_buffer || out->shapes[k].recomputes;
     for (int32_t s = 0; s < stages; s++) {
         int32_t first = c.list != NULL ? c.first[s] : 0;
 
         out->at[s] = (dp__stage_costs_t){
             .shape = {.nsegments = c.list != NULL ? c.first[s + 1] - first : count,
                       .segments = out->shapes + first,
-                      .regains = regains},
+                      .backward_buffer = backward_buffer},
             .list = (c.list != NULL ? c.list : out->layers) + first,
             .r = r != NULL ? r + first : NULL,
             .scale = costs->stage_scale != NULL ? costs->stage_scale[s] : 1.0,

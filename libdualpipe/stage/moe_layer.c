@@ -5,9 +5,9 @@
  *   forward    attention + route | dispatch | experts | combine
  *   backward   combine(B) | experts(I), experts(W) | dispatch(B) | route(I) + attention(I), route(W) + attention(W)
  *
- * with recompute of experts and of attention before their I where the blocks want it. Parameters, saved, regained and
- * work memory of the layer are those of attention followed by those of MoE; work memory
- * starts with h, the tensor between the two. */
+ * with recompute of experts and of attention before their I where the blocks want it. Parameters,
+ * saved, backward_buffer and work memory of the layer are those of attention followed by those of
+ * MoE; work memory starts with h, the tensor between the two. */
 #include "base/memory.h"
 #include "stage/dtype.h"
 #include "stage/replicas.h"
@@ -57,7 +57,7 @@ static dp_io_t common_io(const dp_moe_layer_t *layer, const dp_segment_call_t *c
         .grads = call->grads,
         .saved = call->saved,
         .scratch = call->scratch,
-        .regained = call->regained,
+        .backward_buffer = call->backward_buffer,
         .tokens = is_shorter(layer, call) ? call->tokens : 0, /* without the bit of caps any number may be refused */
         .documents = call->documents,
         .document_ends = call->document_ends,
@@ -105,7 +105,9 @@ static dp_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call
     io.params = (const char *)call->params + params;
     io.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(layer->dtype, params) : NULL;
     io.saved = (char *)call->saved + layer->attention_sizes.saved_bytes;
-    io.regained = call->regained != NULL ? (char *)call->regained + layer->attention_sizes.regained_bytes : NULL;
+    io.backward_buffer = call->backward_buffer != NULL
+                             ? (char *)call->backward_buffer + layer->attention_sizes.backward_buffer_bytes
+                             : NULL;
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes + layer->attention_sizes.work_bytes : NULL;
     return io;
 }
@@ -270,7 +272,7 @@ static const dp_segment_t segments[NSEGMENTS] = {
 static bool round_sizes(dp_block_sizes_t *sizes)
 {
     return dp__round_up(sizes->saved_bytes, ALIGNMENT, &sizes->saved_bytes) &&
-           dp__round_up(sizes->regained_bytes, ALIGNMENT, &sizes->regained_bytes) &&
+           dp__round_up(sizes->backward_buffer_bytes, ALIGNMENT, &sizes->backward_buffer_bytes) &&
            dp__round_up(sizes->work_bytes, ALIGNMENT, &sizes->work_bytes) &&
            dp__round_up(sizes->param_count, ALIGNMENT, &sizes->param_count);
 }
@@ -283,7 +285,7 @@ static bool add_sizes(const dp_moe_layer_t *layer, dp_block_sizes_t *sum)
     *sum = (dp_block_sizes_t){.struct_size = sizeof(*sum), .nparams = a->nparams + m->nparams};
     sum->scratch_bytes = a->scratch_bytes > m->scratch_bytes ? a->scratch_bytes : m->scratch_bytes;
     return dp__add(a->saved_bytes, m->saved_bytes, &sum->saved_bytes) &&
-           dp__add(a->regained_bytes, m->regained_bytes, &sum->regained_bytes) &&
+           dp__add(a->backward_buffer_bytes, m->backward_buffer_bytes, &sum->backward_buffer_bytes) &&
            dp__add(a->work_bytes, m->work_bytes, &sum->work_bytes) &&
            dp__add(sum->work_bytes, layer->h_bytes, &sum->work_bytes) &&
            dp__add(a->param_count, m->param_count, &sum->param_count);

@@ -4,7 +4,7 @@
  *
  * Work memory of a pass: two boundary tensors, used in turn for what flows from part to part, then the work memory of
  * the part that is running (parts of one pass run one after the other, so they share it). A forward has what is
- * regained of the running part behind that. */
+ * backward_buffer of the running part behind that. */
 #include "stage/stage.h"
 
 #include "base/memory.h"
@@ -251,7 +251,7 @@ static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params
 
     part->params_offset = *params_bytes;
     part->saved_offset = stage->info.saved_bytes;
-    part->regained_offset = stage->info.regained_bytes;
+    part->backward_buffer_offset = stage->info.backward_buffer_bytes;
     part->first_param = stage->info.nparams;
     if (!dp__mul(sizes->param_count, dp_dtype_bytes(stage->dtype), &bytes) || !dp__round_up(bytes, ALIGNMENT, &bytes) ||
         !dp__add(*params_bytes, bytes, params_bytes))
@@ -259,10 +259,10 @@ static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params
     if (!dp__round_up(sizes->saved_bytes, ALIGNMENT, &bytes) ||
         !dp__add(stage->info.saved_bytes, bytes, &stage->info.saved_bytes))
         return false;
-    if (!dp__round_up(sizes->regained_bytes, ALIGNMENT, &bytes) ||
-        !dp__add(stage->info.regained_bytes, bytes, &stage->info.regained_bytes))
+    if (!dp__round_up(sizes->backward_buffer_bytes, ALIGNMENT, &bytes) ||
+        !dp__add(stage->info.backward_buffer_bytes, bytes, &stage->info.backward_buffer_bytes))
         return false;
-    stage->regained_room = stage->regained_room < bytes ? bytes : stage->regained_room;
+    stage->backward_buffer_room = stage->backward_buffer_room < bytes ? bytes : stage->backward_buffer_room;
     *work = *work < sizes->work_bytes ? sizes->work_bytes : *work;
     if (stage->info.scratch_bytes < sizes->scratch_bytes)
         stage->info.scratch_bytes = sizes->scratch_bytes;
@@ -366,9 +366,9 @@ static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
     if (!dp__add(stage->boundary_bytes, dp__guard_wanted() ? DP__GUARD_BYTES : 0, &stage->boundary_room) ||
         !dp__round_up(stage->boundary_room, ALIGNMENT, &stage->boundary_room) ||
         !dp__mul(stage->boundary_room, 2, &boundary) || !dp__add(boundary, work, &stage->info.work_bytes) ||
-        !dp__add(stage->info.work_bytes, dp__guard_wanted() ? DP__GUARD_BYTES : 0, &stage->regained_at) ||
-        !dp__round_up(stage->regained_at, ALIGNMENT, &stage->regained_at) ||
-        !dp__add(stage->regained_at, stage->regained_room, &forward))
+        !dp__add(stage->info.work_bytes, dp__guard_wanted() ? DP__GUARD_BYTES : 0, &stage->backward_buffer_at) ||
+        !dp__round_up(stage->backward_buffer_at, ALIGNMENT, &stage->backward_buffer_at) ||
+        !dp__add(stage->backward_buffer_at, stage->backward_buffer_room, &forward))
         return dp_fail(DP_ERR_INVALID, "stage: a boundary tensor of %zu bytes is too large", stage->boundary_bytes);
     stage->info.struct_size = sizeof(stage->info);
     stage->info.nsegments = stage->nsegments;
@@ -444,7 +444,7 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
     own->grads = NULL;
     own->saved = (char *)call->saved + part->saved_offset;
     own->boundary_bytes = own_boundary(stage, part, call);
-    own->regained = NULL;
+    own->backward_buffer = NULL;
     own->work = NULL;
     own->x = own->dy = NULL;
     own->y = own->dx = own->output = NULL;
@@ -453,14 +453,14 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
     own->loss = own->aux_loss = NULL;
     if (call->grads != NULL && (pass == DP_OP_W || (pass == DP_OP_I && on_compute)))
         own->grads = (char *)call->grads + dp__grads_offset(stage->dtype, part->params_offset);
-    if (pass != DP_OP_F && call->regained != NULL && part->sizes.regained_bytes > 0)
-        own->regained = (char *)call->regained + part->regained_offset;
+    if (pass != DP_OP_F && call->backward_buffer != NULL && part->sizes.backward_buffer_bytes > 0)
+        own->backward_buffer = (char *)call->backward_buffer + part->backward_buffer_offset;
     if (pass == DP_OP_W || pass == DP_OP_R)
         return; /* W may run long after its backward, R before dy is there */
     own->work = call->work != NULL ? (char *)call->work + 2 * stage->boundary_room : NULL;
     if (pass == DP_OP_F) {
-        if (call->work != NULL && part->sizes.regained_bytes > 0)
-            own->regained = (char *)call->work + stage->regained_at;
+        if (call->work != NULL && part->sizes.backward_buffer_bytes > 0)
+            own->backward_buffer = (char *)call->work + stage->backward_buffer_at;
         own->x = first ? call->x : boundary(stage, call, i - 1);
         own->y = last ? call->y : boundary(stage, call, i);
         own->output = last ? call->output : NULL;

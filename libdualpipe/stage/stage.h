@@ -24,16 +24,16 @@ typedef struct dp__stage_part {
     dp_segment_t *segments;
     dp_block_sizes_t sizes;
     size_t params_offset; /* bytes */
-    size_t saved_offset, regained_offset;
+    size_t saved_offset, backward_buffer_offset;
     uint32_t first_param; /* in the stage's list */
 } dp__stage_part_t;
 
 struct dp_stage {
     int32_t nparts, nsegments;
     size_t boundary_bytes;
-    size_t boundary_room; /* of one of the two boundary tensors in work memory */
-    size_t regained_room; /* of the part that has most of it: behind a forward's work memory, ... */
-    size_t regained_at;   /* ... so far from its begin */
+    size_t boundary_room;        /* of one of the two boundary tensors in work memory */
+    size_t backward_buffer_room; /* of the part that has most of it: behind a forward's work memory, ... */
+    size_t backward_buffer_at;   /* ... so far from its begin */
     dp_dtype_t dtype;
     int host;                      /* a segment has host functions */
     dp__stage_part_t *parts;       /* [nparts] */
@@ -53,7 +53,8 @@ static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
 }
 
 /* What segment `index` is called with in pass F, R, I or W: `call` describes the stage (its params, grads, saved,
- * regained, work, its x, y, dy, dx), *own_out its part, with nothing that the pass may not touch. */
+ * backward_buffer, work, its x, y, dy, dx), *own_out its part, with nothing that the pass may not
+ * touch. */
 void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
                     dp_segment_call_t *own_out);
 /* Before the call of a part's first segment in F and its last in I: what goes past the part. */

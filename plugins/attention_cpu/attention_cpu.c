@@ -55,7 +55,7 @@ static dp_status_t get_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = a->saved.bytes,
-        .regained_bytes = a->saved.regained_bytes,
+        .backward_buffer_bytes = a->saved.backward_buffer_bytes,
         .recomputes = a->recompute >= DP_RECOMPUTE_FULL || (a->recompute >= DP_RECOMPUTE_CHEAP && a->kv_rank > 0),
         .scratch_bytes = a->scratch.bytes,
         .param_count = a->n.params.count,

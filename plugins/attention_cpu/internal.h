@@ -14,8 +14,8 @@ enum {
     ALIGN_BYTES = 64  /* of every array in a region */
 };
 
-/* What one micro-batch keeps, in bytes from the start of `saved` or of `regained` (layout_find). backward_input turns
- * q, k and v into their gradients. */
+/* What one micro-batch keeps, in bytes from the start of `saved` or of `backward_buffer`
+ * (layout_find). backward_input turns q, k and v into their gradients. */
 typedef struct attn_saved {
     size_t normalized; /* [T, d] x / rms(x) */
     size_t inv_rms;    /* [T] 1 / rms(x) */
@@ -36,7 +36,7 @@ typedef struct attn_saved {
     size_t kv_inv_rms; /* [T] */
     size_t kv_down;    /* [T, kv_rank + rope_dim] n wkv_down, the keys' common part rotated; then its gradient */
     size_t dkv_norm;   /* [kv_rank] */
-    size_t bytes, regained_bytes;
+    size_t bytes, backward_buffer_bytes;
 } attn_saved_t;
 
 /* Scratch, in bytes. The three passes use it one at a time, and so do the two halves of a pass. */

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * layout.c: takes over a configuration and lays out saved, regained and scratch memory. */
+ * layout.c: takes over a configuration and lays out saved, backward buffer and scratch memory. */
 #include "internal.h"
 
 #include "plugins/common/check.h"
@@ -23,13 +23,13 @@ static dp_status_t check_host_device(const dp_host_t *host, const dp_attention_c
     return DP_OK;
 }
 
-/* In regained memory lies what a backward makes, with what norms make of latents; of DP_RECOMPUTE_FULL all but the rows
- * behind the first norm. */
+/* In the backward buffer lies what a backward makes, with what norms make of latents; of
+ * DP_RECOMPUTE_FULL all but the rows behind the first norm. */
 static bool lay_out_saved(dp_attention_t *a)
 {
     attn_saved_t *s = &a->saved;
     const bool always = true, forward = a->recompute < DP_RECOMPUTE_FULL, later = a->recompute < DP_RECOMPUTE_CHEAP;
-    layout_pair_t l = {.saved = {.alignment = ALIGN_BYTES}, .regained = {.alignment = ALIGN_BYTES}};
+    layout_pair_t l = {.saved = {.alignment = ALIGN_BYTES}, .backward_buffer = {.alignment = ALIGN_BYTES}};
 
     s->normalized = layout_keep(&l, always, a->tokens, a->hidden, a->element_bytes);
     s->inv_rms = layout_keep(&l, always, a->tokens, 1, a->element_bytes);
@@ -54,8 +54,8 @@ static bool lay_out_saved(dp_attention_t *a)
         s->dkv_norm = layout_keep(&l, later, 1, a->kv_rank, a->element_bytes);
     }
     s->bytes = l.saved.bytes;
-    s->regained_bytes = l.regained.bytes;
-    return !l.saved.overflow && !l.regained.overflow;
+    s->backward_buffer_bytes = l.backward_buffer.bytes;
+    return !l.saved.overflow && !l.backward_buffer.overflow;
 }
 
 /* `rows` and `latent` share their memory with what only the attention itself needs: they are live before or after,

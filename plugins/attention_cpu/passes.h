@@ -125,7 +125,7 @@ static dp_status_t compute_forward(const dp_attention_t *a, const dp_io_t *io)
     return DP_OK;
 }
 
-/* What forward left in regained memory: all but the last product, or the norms of latents. */
+/* What forward left in the backward buffer: all but the last product, or the norms of latents. */
 static dp_status_t recompute_forward(const dp_attention_t *a, const dp_io_t *io)
 {
     real_t *const n = in_region(io->scratch, a->scratch.rows);

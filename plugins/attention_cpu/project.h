@@ -20,7 +20,7 @@ static inline real_t *in_region(void *region, size_t offset_bytes)
 /* An array of a micro-batch. */
 static inline real_t *saved_array(const dp_io_t *io, size_t at)
 {
-    return layout_find(io->saved, io->regained, at);
+    return layout_find(io->saved, io->backward_buffer, at);
 }
 
 /* out = rows w; w [from, to]. */

@@ -28,22 +28,24 @@ static inline size_t layout_take(layout_t *l, size_t rows, size_t columns, size_
     return at;
 }
 
-/* Arrays of saved and of regained memory, each kind in a region of its own. This bit of an array's place says which. */
-#define LAYOUT_REGAINED ((size_t)1 << (8 * sizeof(size_t) - 1))
+/* Arrays of saved and of the backward buffer, each kind in a region of its own. This bit of an
+ * array's place says which. */
+#define LAYOUT_BACKWARD_BUFFER ((size_t)1 << (8 * sizeof(size_t) - 1))
 
 typedef struct layout_pair {
-    layout_t saved, regained;
+    layout_t saved, backward_buffer;
 } layout_pair_t;
 
 static inline size_t layout_keep(layout_pair_t *l, bool saved, size_t rows, size_t columns, size_t element_bytes)
 {
     return saved ? layout_take(&l->saved, rows, columns, element_bytes)
-                 : layout_take(&l->regained, rows, columns, element_bytes) | LAYOUT_REGAINED;
+                 : layout_take(&l->backward_buffer, rows, columns, element_bytes) | LAYOUT_BACKWARD_BUFFER;
 }
 
-static inline void *layout_find(void *saved, void *regained, size_t at)
+static inline void *layout_find(void *saved, void *backward_buffer, size_t at)
 {
-    return (at & LAYOUT_REGAINED) != 0 ? (char *)regained + (at & ~LAYOUT_REGAINED) : (char *)saved + at;
+    return (at & LAYOUT_BACKWARD_BUFFER) != 0 ? (char *)backward_buffer + (at & ~LAYOUT_BACKWARD_BUFFER)
+                                              : (char *)saved + at;
 }
 
 #endif

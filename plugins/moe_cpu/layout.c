@@ -1,14 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * layout.c: where data lie in saved, regained, work and scratch memory. */
+ * layout.c: where data lie in saved, backward buffer, work and scratch memory. */
 #include "moe_cpu.h"
 
-/* Arrays that go into regained memory: what a backward makes, and from DP_RECOMPUTE_MLP on the products gate and up. */
+/* Arrays that go into the backward buffer: what a backward makes, and from DP_RECOMPUTE_MLP on the
+ * products gate and up. */
 static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, const dp_ep_sizes_t *ep, moe_layout_t *l,
                          size_t element)
 {
     const bool always = true, products = recompute < DP_RECOMPUTE_MLP, later = recompute < DP_RECOMPUTE_CHEAP;
-    layout_pair_t c = {.saved = {.alignment = 64}, .regained = {.alignment = 64}};
+    layout_pair_t c = {.saved = {.alignment = 64}, .backward_buffer = {.alignment = 64}};
 
     l->saved.h = layout_keep(&c, always, n->tokens, n->hidden, element);
     l->saved.rstd = layout_keep(&c, always, n->tokens, 1, element);
@@ -32,8 +33,8 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, const dp
     l->saved.act = layout_keep(&c, later, n->rows, n->ffn, element);
     l->saved.dy = layout_keep(&c, later, n->rows, n->hidden, element);
     l->saved.bytes = c.saved.bytes;
-    l->saved.regained_bytes = c.regained.bytes;
-    return !c.saved.overflow && !c.regained.overflow;
+    l->saved.backward_buffer_bytes = c.backward_buffer.bytes;
+    return !c.saved.overflow && !c.backward_buffer.overflow;
 }
 
 static bool layout_work(const moe_dims_t *n, const dp_ep_sizes_t *ep, moe_layout_t *l, size_t element)

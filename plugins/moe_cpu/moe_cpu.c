@@ -34,7 +34,7 @@ static dp_status_t begin_call(const dp_moe_t *moe, const dp_moe_io_t *io, const 
         .params = io->io->params,
         .grads = io->io->grads,
         .saved = io->io->saved,
-        .regained = DP_REACHES(io->io, dp_io_t, regained) ? io->io->regained : NULL,
+        .backward_buffer = DP_REACHES(io->io, dp_io_t, backward_buffer) ? io->io->backward_buffer : NULL,
         .work = io->io->work,
         .scratch = io->io->scratch,
         .x = io->io->x,
@@ -137,9 +137,9 @@ static dp_status_t ep_combine_backward(dp_moe_t *moe, const moe_task_t *t, dp_st
     const moe_layout_t *l = &moe->layout;
     dp_ep_io_t io = ep_io(t);
 
-    io.rows =
-        moe->n.shared > 0 ? layout_find(t->saved, t->regained, l->saved.own_dy) : (void *)(t->work + l->work.own_dy);
-    io.rows_out = layout_find(t->saved, t->regained, l->saved.dy);
+    io.rows = moe->n.shared > 0 ? layout_find(t->saved, t->backward_buffer, l->saved.own_dy)
+                                : (void *)(t->work + l->work.own_dy);
+    io.rows_out = layout_find(t->saved, t->backward_buffer, l->saved.dy);
     io.weights = t->saved + l->saved.weights;
     io.weights_out = t->work + l->work.weights;
     return moe->ep_vt->combine_backward(moe->ep, &io, s);
@@ -356,7 +356,7 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = moe->layout.saved.bytes,
-        .regained_bytes = moe->layout.saved.regained_bytes,
+        .backward_buffer_bytes = moe->layout.saved.backward_buffer_bytes,
         .recomputes = moe->recompute >= DP_RECOMPUTE_MLP,
         .work_bytes = moe->layout.work.bytes,
         .scratch_bytes = moe->layout.scratch.bytes,

@@ -7,7 +7,7 @@
 
 #include "plugins/moe/travel.h"
 
-/* Offsets in bytes; of some in `saved` they are into regained memory (layout_find). */
+/* Offsets in bytes; of some in `saved` they are into the backward buffer (layout_find). */
 typedef struct moe_layout {
     moe_params_t params;
     struct {
@@ -22,7 +22,7 @@ typedef struct moe_layout {
         size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
         size_t own_dy;                             /* [T,d] only with shared experts, else in work */
         size_t dnorm;                              /* [d] */
-        size_t bytes, regained_bytes;
+        size_t bytes, backward_buffer_bytes;
     } saved;
     struct {
         /* Travelling rows, on the way out and later on the way back. With dp.ep/1 those that its backend is given:
@@ -51,7 +51,7 @@ typedef struct moe_task {
     const struct dp_moe *moe;
     const void *params;
     void *grads;
-    char *saved, *regained, *work, *scratch;
+    char *saved, *backward_buffer, *work, *scratch;
     const void *x, *dy;
     void *y, *dx;
     double *aux_loss;

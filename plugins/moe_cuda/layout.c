@@ -17,7 +17,8 @@ static bool is_among(const char *name, const char *const names[], size_t count)
     return false;
 }
 
-/* Whether an array of MOE_SAVED is kept from forward on; what is not lies in regained memory. */
+/* Whether an array of MOE_SAVED is kept from forward on; what is not lies in the backward
+ * buffer. */
 static bool is_kept(const char *name, dp_recompute_t recompute)
 {
     static const char *const of_backward[] = {"dnorm", "shared_act", "shared_dy", "act", "dy"};
@@ -33,12 +34,12 @@ static bool is_kept(const char *name, dp_recompute_t recompute)
 
 static bool lay_out_saved(const moe_dims_t *n, dp_recompute_t recompute, size_t real, size_t sum, moe_layout_t *l)
 {
-    layout_pair_t c = {.saved = {.alignment = 64}, .regained = {.alignment = 64}};
+    layout_pair_t c = {.saved = {.alignment = 64}, .backward_buffer = {.alignment = 64}};
 
     MOE_SAVED(KEEP)
     l->saved_bytes = c.saved.bytes;
-    l->regained_bytes = c.regained.bytes;
-    return !c.saved.overflow && !c.regained.overflow;
+    l->backward_buffer_bytes = c.backward_buffer.bytes;
+    return !c.saved.overflow && !c.backward_buffer.overflow;
 }
 
 static bool lay_out_work(const moe_dims_t *n, size_t real, size_t sum, moe_layout_t *l)

@@ -53,9 +53,9 @@ static void *grad_at(const dp_moe_t *moe, void *grads, size_t offset)
 static void point_call(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
 {
     const moe_layout_t *l = &moe->layout;
-    void *const regained = DP_REACHES(io, dp_io_t, regained) ? io->regained : NULL;
+    void *const backward_buffer = DP_REACHES(io, dp_io_t, backward_buffer) ? io->backward_buffer : NULL;
 
-#define POINT_SAVED(type, name, rows, columns, bytes)   c->name = layout_find(io->saved, regained, l->name);
+#define POINT_SAVED(type, name, rows, columns, bytes)   c->name = layout_find(io->saved, backward_buffer, l->name);
 #define POINT_WORK(type, name, rows, columns, bytes)    c->name = block_at(io->work, l->name);
 #define POINT_SCRATCH(type, name, rows, columns, bytes) c->name = block_at(io->scratch, l->name);
     MOE_SAVED(POINT_SAVED)
@@ -761,7 +761,7 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = moe->layout.saved_bytes,
-        .regained_bytes = moe->layout.regained_bytes,
+        .backward_buffer_bytes = moe->layout.backward_buffer_bytes,
         .recomputes = moe->recompute >= DP_RECOMPUTE_MLP,
         .work_bytes = moe->layout.work_bytes,
         .scratch_bytes = moe->layout.scratch_bytes,

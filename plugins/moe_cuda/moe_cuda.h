@@ -18,8 +18,8 @@ typedef enum moe_products {
     MOE_WGMMA        /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
 } moe_products_t;
 
-/* Offsets in bytes of the arrays of kernels.h, each within its memory; of some of MOE_SAVED into regained memory
- * (layout_keep). */
+/* Offsets in bytes of the arrays of kernels.h, each within its memory; of some of MOE_SAVED into
+ * the backward buffer (layout_keep). */
 typedef struct moe_layout {
     moe_params_t params;
 #define MOE_OFFSET(type, name, rows, columns, bytes) size_t name;
@@ -27,7 +27,7 @@ typedef struct moe_layout {
     MOE_WORK(MOE_OFFSET)
     MOE_SCRATCH(MOE_OFFSET)
 #undef MOE_OFFSET
-    size_t saved_bytes, regained_bytes, work_bytes, scratch_bytes;
+    size_t saved_bytes, backward_buffer_bytes, work_bytes, scratch_bytes;
 } moe_layout_t;
 
 /* Kernels by name, image by image; typed ones have a suffix for the block's type. */

@@ -208,7 +208,7 @@ require out '^costs .*,R=1, '
 expect 2 simulate --method dualpipe $sizes --recompute mlp
 expect 2 simulate --method dualpipe $sizes --recompute most
 expect 0 compare $sizes --cost $layer --recompute cheap --format json
-require out '"peak_regained":'
+require out '"peak_backward_buffers":'
 
 # ---- verify ----
 "$dualpipe" schedule --method dualpipe $sizes --format tsv >good.tsv

@@ -190,7 +190,7 @@ static long count_in_proc(const char *path, int folder)
 /* As many memories of backwards as are alive at once: on the rank that has most, what verify says. */
 static void check_memory(const rank_t *rank, dp_pipeline_t *p)
 {
-    const size_t layer = (sizeof(residual_regained_t) + 63) / 64 * 64;
+    const size_t layer = (sizeof(residual_backward_buffer_t) + 63) / 64 * 64;
     dp_memory_report_t memory = {.struct_size = sizeof(memory)};
     dp_verify_report_t report = {.struct_size = sizeof(report)};
     dp_chunk_view_t view = {.struct_size = sizeof(view)};
@@ -199,13 +199,13 @@ static void check_memory(const rank_t *rank, dp_pipeline_t *p)
     ok(dp_pipeline_memory(p, &memory));
     ok(dp_pipeline_chunk(p, 0, &view));
     ok(dp_program_verify(dp_pipeline_program(p), &report));
-    mine[0] = (int64_t)(memory.regained / (layer * (size_t)(LAYERS / view.stages)));
-    ck_assert_uint_eq(memory.regained % (layer * (size_t)(LAYERS / view.stages)), 0);
+    mine[0] = (int64_t)(memory.backward_buffer / (layer * (size_t)(LAYERS / view.stages)));
+    ck_assert_uint_eq(memory.backward_buffer % (layer * (size_t)(LAYERS / view.stages)), 0);
     ok(dp_group_all_gather(rank->group, mine, sizeof(mine), all));
     for (int r = 0; r < dp_group_size(rank->group); r++)
         most = all[r] > most ? all[r] : most;
-    ck_assert_int_eq(most, rank->setting->recompute ? report.peak_regained : 0);
-    ck_assert_int_le(report.peak_regained, report.peak_activations);
+    ck_assert_int_eq(most, rank->setting->recompute ? report.peak_backward_buffers : 0);
+    ck_assert_int_le(report.peak_backward_buffers, report.peak_activations);
 }
 
 static void *rank_main(void *arg)

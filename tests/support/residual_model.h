@@ -11,7 +11,7 @@
  * scratch is left alone: an order that the engine forgot to keep shows as wrong numbers (and as a race under tsan).
  *
  * With `recompute` a layer keeps x, b and y alone; attention makes a once more, mlp a copy of b, and the gradients that
- * the weights need lie with those. Whoever uses regained memory last spoils it. */
+ * the weights need lie with those. Whoever uses the backward buffer last spoils it. */
 #ifndef DP_TESTS_RESIDUAL_MODEL_H
 #define DP_TESTS_RESIDUAL_MODEL_H
 
@@ -37,9 +37,9 @@ typedef struct residual_work {
     double c[TENSOR], dy[TENSOR], db[TENSOR];
 } residual_work_t;
 
-typedef struct residual_regained {
+typedef struct residual_backward_buffer {
     double a[TENSOR], b[TENSOR], da[TENSOR], dc[TENSOR];
-} residual_regained_t;
+} residual_backward_buffer_t;
 typedef struct residual_kept {
     double x[TENSOR], b[TENSOR], y[TENSOR];
 } residual_kept_t;
@@ -147,10 +147,12 @@ static residual_memory_t residual_memory(const residual_job_t *job)
 {
     residual_saved_t *saved = job->call.saved;
     residual_kept_t *kept = job->call.saved;
-    residual_regained_t *regained = job->call.regained;
+    residual_backward_buffer_t *backward_buffer = job->call.backward_buffer;
 
     if (job->self->recompute)
-        return (residual_memory_t){kept->x, regained->a, kept->b, kept->y, regained->da, regained->dc, regained->b};
+        return (residual_memory_t){kept->x,           backward_buffer->a,  kept->b,
+                                   kept->y,           backward_buffer->da, backward_buffer->dc,
+                                   backward_buffer->b};
     return (residual_memory_t){saved->x, saved->a, saved->b, saved->y, saved->da, saved->dc, saved->b};
 }
 
@@ -164,7 +166,7 @@ static void residual_forward(const residual_job_t *job, const residual_memory_t 
         memset(c->saved, 0xff, job->self->recompute ? sizeof(residual_kept_t) : sizeof(residual_saved_t));
         memset(work, 0xff, sizeof(*work));
         if (job->self->recompute)
-            memset(c->regained, 0xff, sizeof(residual_regained_t));
+            memset(c->backward_buffer, 0xff, sizeof(residual_backward_buffer_t));
         if (c->y != NULL)
             memset(c->y, 0xff, sizeof(work->c));
         memcpy(saved->x, c->x != NULL ? c->x : c->input, sizeof(work->c));
@@ -251,7 +253,7 @@ static void residual_compute(const residual_job_t *job)
     else
         residual_weight(saved->mlp_b, saved->dc, grads + WEIGHTS);
     if (job->self->recompute && job->pass == DP_OP_W && job->segment == 0)
-        memset(job->call.regained, 0xff, sizeof(residual_regained_t));
+        memset(job->call.backward_buffer, 0xff, sizeof(residual_backward_buffer_t));
 }
 
 static dp_status_t residual_run(void *arg)
@@ -325,7 +327,7 @@ static const dp_block_sizes_t residual_sizes = {.struct_size = sizeof(residual_s
 
 static const dp_block_sizes_t residual_less = {.struct_size = sizeof(residual_less),
                                                .saved_bytes = sizeof(residual_kept_t),
-                                               .regained_bytes = sizeof(residual_regained_t),
+                                               .backward_buffer_bytes = sizeof(residual_backward_buffer_t),
                                                .work_bytes = sizeof(residual_work_t),
                                                .scratch_bytes = SCRATCH * sizeof(double),
                                                .param_count = LAYER_PARAMS,

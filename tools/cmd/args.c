@@ -118,7 +118,7 @@ static int resolve_costs(args_t *args)
             return args_usage(args, "%s: costs of segments are due, such as attention.F",
                               args->lanes ? "--lanes" : "--overlap planned");
         status = cost_keys_segments(&args->cost_keys, &args->segments);
-        args->segments.regains = args->recompute > DP_RECOMPUTE_NONE;
+        args->segments.backward_buffer = args->recompute > DP_RECOMPUTE_NONE;
         args->costs.segments = &args->segments;
     }
     return status == DP_OK ? CMD_OK : args_failed(args, status);

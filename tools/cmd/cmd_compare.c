@@ -51,7 +51,7 @@ typedef struct entry {
     topology_placing_t placing;
     char label[64];
     char reason[512]; /* why it does not fit; "" when it does */
-    double step, mean_bubble, peak, regained, formula;
+    double step, mean_bubble, peak, backward_buffer, formula;
     int32_t copies; /* of the model's weights */
 } entry_t;
 
@@ -76,7 +76,7 @@ static void fill(entry_t *entry, const plan_t *plan)
     for (int32_t r = 0; r < s->ranks; r++) {
         entry->mean_bubble += s->bubble[r] / s->ranks;
         entry->peak = fmax(entry->peak, s->peak_activations[r]);
-        entry->regained = fmax(entry->regained, s->peak_regained[r]);
+        entry->backward_buffer = fmax(entry->backward_buffer, s->peak_backward_buffers[r]);
     }
 }
 
@@ -221,7 +221,7 @@ static dp_status_t put_text(const table_t *table, output_t *output)
                 fabs(entry->mean_bubble), entry->step > 0.0 ? fabs(entry->mean_bubble) / entry->step * 100.0 : 0.0,
                 formula, entry->peak, entry->copies);
         if (table->args->recompute > DP_RECOMPUTE_NONE)
-            fprintf(to, " %10.6g", entry->regained);
+            fprintf(to, " %10.6g", entry->backward_buffer);
         fputc('\n', to);
     }
     if (table->fitting < table->count)
@@ -261,8 +261,8 @@ static dp_status_t put_json(const table_t *table, output_t *output)
             output_json_number(to, entry->formula);
             fputs(",\"peak_activations\":", to);
             output_json_number(to, entry->peak);
-            fputs(",\"peak_regained\":", to);
-            output_json_number(to, entry->regained);
+            fputs(",\"peak_backward_buffers\":", to);
+            output_json_number(to, entry->backward_buffer);
             fprintf(to, ",\"weight_copies\":%d}", entry->copies);
         } else {
             fputs(",\"reason\":", to);

@@ -87,7 +87,7 @@ static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
         fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g", r, s->step_time - s->bubble[r], fabs(s->bubble[r]),
                 fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed, s->peak_activations[r]);
         if (plan->args->recompute > DP_RECOMPUTE_NONE)
-            fprintf(to, " %10.6g", s->peak_regained[r]);
+            fprintf(to, " %10.6g", s->peak_backward_buffers[r]);
         fputc('\n', to);
     }
 }
@@ -148,7 +148,7 @@ static dp_status_t put_text(const plan_t *plan, const ways_t *ways, output_t *ou
     return DP_OK;
 }
 
-enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK, REGAINED };
+enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK, BACKWARD_BUFFER };
 
 static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const char *name, int what)
 {
@@ -162,12 +162,12 @@ static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const ch
             e = exposed_of(s->timeline, r, ways);
         if (r > 0)
             fputc(',', to);
-        output_json_number(to, what == BUSY       ? s->step_time - s->bubble[r]
-                               : what == BUBBLE   ? s->bubble[r]
-                               : what == WAITING  ? e.waiting
-                               : what == EXPOSED  ? e.exposed
-                               : what == REGAINED ? s->peak_regained[r]
-                                                  : s->peak_activations[r]);
+        output_json_number(to, what == BUSY              ? s->step_time - s->bubble[r]
+                               : what == BUBBLE          ? s->bubble[r]
+                               : what == WAITING         ? e.waiting
+                               : what == EXPOSED         ? e.exposed
+                               : what == BACKWARD_BUFFER ? s->peak_backward_buffers[r]
+                                                         : s->peak_activations[r]);
     }
     fputc(']', to);
 }
@@ -227,7 +227,7 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
     put_array(to, plan, ways, "waiting", WAITING);
     put_array(to, plan, ways, "exposed_communication", EXPOSED);
     put_array(to, plan, ways, "peak_activations", PEAK);
-    put_array(to, plan, ways, "peak_regained", REGAINED);
+    put_array(to, plan, ways, "peak_backward_buffers", BACKWARD_BUFFER);
     fputs("}\n", to);
     return DP_OK;
 }

@@ -131,7 +131,7 @@ static void say(const args_t *args, const plan_t *plan)
         printf("the file lists no transfers       those that it needs were checked\n");
     printf("most activations on a rank        %g\n", peak(&plan->simulation));
     printf("most weight gradients deferred    %d\n", plan->report.peak_deferred);
-    printf("most backwards alive on a rank    %d\n", plan->report.peak_regained);
+    printf("most backwards alive on a rank    %d\n", plan->report.peak_backward_buffers);
     if (plan->report.safe_slots > 0)
         printf("fewest slots that are safe        %d\n", plan->report.safe_slots);
     say_memory(args, plan);

@@ -79,12 +79,12 @@ static dp_status_t make_rope(dp_attention_t *a)
     return status;
 }
 
-/* In regained memory lies what a backward makes, with what norms make of latents; of DP_RECOMPUTE_FULL all but the rows
- * behind the first norm. */
+/* In the backward buffer lies what a backward makes, with what norms make of latents; of
+ * DP_RECOMPUTE_FULL all but the rows behind the first norm. */
 static bool lay_out_saved(dp_attention_t *a)
 {
     const bool always = true, forward = a->recompute < DP_RECOMPUTE_FULL, later = a->recompute < DP_RECOMPUTE_CHEAP;
-    layout_pair_t l = {.saved = {.alignment = ATTN_ALIGN}, .regained = {.alignment = ATTN_ALIGN}};
+    layout_pair_t l = {.saved = {.alignment = ATTN_ALIGN}, .backward_buffer = {.alignment = ATTN_ALIGN}};
 
     a->saved.normalized = layout_keep(&l, always, a->n.tokens, a->n.hidden, a->bytes);
     a->saved.inv_rms = layout_keep(&l, always, a->n.tokens, 1, a->sum_bytes);
@@ -108,8 +108,8 @@ static bool lay_out_saved(dp_attention_t *a)
         a->saved.kv_latent.dgain = layout_keep(&l, later, 1, a->n.kv_rank, a->sum_bytes);
     }
     a->saved.bytes = l.saved.bytes;
-    a->saved.regained_bytes = l.regained.bytes;
-    return !l.saved.overflow && !l.regained.overflow;
+    a->saved.backward_buffer_bytes = l.backward_buffer.bytes;
+    return !l.saved.overflow && !l.backward_buffer.overflow;
 }
 
 /* n, what the core needs, and dn are never wanted at the same time. */
@@ -220,7 +220,7 @@ dp_status_t attn_block_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = a->saved.bytes,
-        .regained_bytes = a->saved.regained_bytes,
+        .backward_buffer_bytes = a->saved.backward_buffer_bytes,
         .recomputes = a->recompute >= DP_RECOMPUTE_FULL || (a->recompute >= DP_RECOMPUTE_CHEAP && a->n.kv_rank > 0),
         .scratch_bytes = a->scratch.bytes,
         .param_count = a->n.params.count,

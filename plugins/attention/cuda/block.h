@@ -81,7 +81,8 @@ struct dp_attention {
 
     dp_recompute_t recompute;
 
-    /* saved or regained (layout_find), in bytes. backward_input turns q, k, v into their gradients. */
+    /* saved or backward_buffer (layout_find), in bytes. backward_input turns q, k, v into their
+     * gradients. */
     struct {
         size_t normalized; /* [T, d] */
         size_t inv_rms;    /* [T], sums */
@@ -95,7 +96,7 @@ struct dp_attention {
         struct {
             size_t normalized, inv_rms, down, dgain;
         } q_latent, kv_latent;
-        size_t bytes, regained_bytes;
+        size_t bytes, backward_buffer_bytes;
     } saved;
     /* scratch, in bytes */
     struct {

@@ -13,10 +13,10 @@ static void *in_region(const void *region, size_t offset_bytes)
     return (char *)(uintptr_t)region + offset_bytes;
 }
 
-/* An array of saved or of regained memory. */
+/* An array of saved or of the backward buffer. */
 static void *saved_array(const dp_io_t *io, size_t at)
 {
-    return layout_find(io->saved, io->regained, at);
+    return layout_find(io->saved, io->backward_buffer, at);
 }
 
 dp_status_t attn_multiply(const attn_pass_t *p, const cuda_gemm_shape_t *shape, double alpha, const void *a,
@@ -427,7 +427,7 @@ static dp_status_t run_forward(const attn_pass_t *p, const dp_io_t *io)
     return status < 0 ? status : copy_memory(p, io->y, y, bytes);
 }
 
-/* What forward left in regained memory: all but the last product, or the norms of latents. */
+/* What forward left in the backward buffer: all but the last product, or the norms of latents. */
 static dp_status_t run_recompute(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
@@ -617,7 +617,7 @@ dp_status_t attn_rehearse(dp_attention_t *a)
                         .params = nowhere,
                         .grads = nowhere,
                         .saved = nowhere,
-                        .regained = nowhere,
+                        .backward_buffer = nowhere,
                         .scratch = nowhere,
                         .x = nowhere,
                         .y = nowhere,
@@ -635,7 +635,7 @@ static dp_io_t lay_out_io(const dp_attention_t *a, layout_t *l)
     io.params = (const void *)layout_take(l, a->n.params.count, 1, a->bytes);
     io.grads = (void *)layout_take(l, a->n.params.count, 1, a->sum_bytes);
     io.saved = (void *)layout_take(l, a->saved.bytes, 1, 1);
-    io.regained = (void *)layout_take(l, a->saved.regained_bytes, 1, 1);
+    io.backward_buffer = (void *)layout_take(l, a->saved.backward_buffer_bytes, 1, 1);
     io.scratch = (void *)layout_take(l, a->scratch.bytes, 1, 1);
     io.x = io.dy = io.y = io.dx = (void *)layout_take(l, a->n.tokens, a->n.hidden, a->bytes);
     return io;
@@ -649,7 +649,7 @@ static dp_status_t warm_up_on(dp_attention_t *a, CUstream side, dp_io_t io, cons
     io.params = in_region(memory, (size_t)io.params);
     io.grads = in_region(memory, (size_t)io.grads);
     io.saved = in_region(memory, (size_t)io.saved);
-    io.regained = in_region(memory, (size_t)io.regained);
+    io.backward_buffer = in_region(memory, (size_t)io.backward_buffer);
     io.scratch = in_region(memory, (size_t)io.scratch);
     io.x = io.dy = io.y = io.dx = in_region(memory, (size_t)io.x);
     p.workspace = in_region(io.scratch, a->scratch.workspace);

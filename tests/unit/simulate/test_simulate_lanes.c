@@ -105,7 +105,7 @@ START_TEST(recomputing_by_hand)
     for (int64_t k = 0; k < count; k++)
         recomputed += spans[k].kind == DP_SPAN_COMPUTE && spans[k].pass == DP_OP_R;
     ck_assert_int_eq(recomputed, 2);
-    ck_assert_double_eq(result.peak_regained[0], 1);
+    ck_assert_double_eq(result.peak_backward_buffers[0], 1);
     dp_simulation_clear(&result);
     segments.list_r = wrong;
     ck_assert_int_eq(dp_simulate(program, &costs, 0, &result), DP_ERR_INVALID);
@@ -129,9 +129,9 @@ START_TEST(backwards_alive)
     ck_assert_int_eq(dp_program_verify(program, &report), DP_OK);
     ck_assert_int_eq(dp_simulate(program, &costs, 0, &result), DP_OK);
     for (int32_t r = 0; r < 4; r++)
-        most = fmax(most, result.peak_regained[r]);
-    ck_assert_double_eq(most, report.peak_regained);
-    ck_assert_int_eq(report.peak_regained, alive[_i]);
+        most = fmax(most, result.peak_backward_buffers[r]);
+    ck_assert_double_eq(most, report.peak_backward_buffers);
+    ck_assert_int_eq(report.peak_backward_buffers, alive[_i]);
     dp_simulation_clear(&result);
     dp_program_free(program);
     dp_schedule_free(schedule);

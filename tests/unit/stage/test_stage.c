@@ -120,43 +120,43 @@ static dp_status_t recompute(void *self, const dp_segment_call_t *call, dp_strea
 }
 
 /* In a forward behind the work memory, the same for all parts; in a backward each part has its own. */
-START_TEST(what_is_regained)
+START_TEST(backward_buffers)
 {
     static char memory[3][8192];
     dp_part_t parts[] = {part(1, 10, 700, 12), part(2, 65, 30, 13), part(3, 1, 0, 12)};
     dp_stage_t *stage = NULL;
     dp_stage_info_t info = {.struct_size = sizeof(info)};
-    dp_segment_call_t call = {.params = memory[0], .saved = memory[0], .work = memory[1], .regained = memory[2]},
+    dp_segment_call_t call = {.params = memory[0], .saved = memory[0], .work = memory[1], .backward_buffer = memory[2]},
                       own[4];
     const size_t last = 5;
 
-    given[1].sizes.regained_bytes = 100;
-    given[3].sizes.regained_bytes = 300;
+    given[1].sizes.backward_buffer_bytes = 100;
+    given[3].sizes.backward_buffer_bytes = 300;
     given[3].segments[0].recompute = recompute;
     ck_assert_int_eq(dp_stage_create(parts, 3, BOUNDARY, DP_F64, &stage), DP_OK);
     ck_assert_int_eq(dp_stage_describe(stage, &info), DP_OK);
-    ck_assert_uint_eq(info.regained_bytes, 128 + 320);
+    ck_assert_uint_eq(info.backward_buffer_bytes, 128 + 320);
     ck_assert_int_eq(stage->shapes[last - 1].recomputes, 1);
     ck_assert_int_eq(stage->shapes[last].recomputes, 0);
     dp__stage_call(stage, 0, DP_OP_F, &call, &own[0]);
     dp__stage_call(stage, 5, DP_OP_F, &call, &own[1]);
-    ck_assert_ptr_eq(own[0].regained, own[1].regained);
-    ck_assert_uint_ge((size_t)((char *)own[0].regained - (char *)own[0].work), 700);
-    ck_assert_uint_eq((uintptr_t)own[0].regained % 64, (uintptr_t)memory[1] % 64);
+    ck_assert_ptr_eq(own[0].backward_buffer, own[1].backward_buffer);
+    ck_assert_uint_ge((size_t)((char *)own[0].backward_buffer - (char *)own[0].work), 700);
+    ck_assert_uint_eq((uintptr_t)own[0].backward_buffer % 64, (uintptr_t)memory[1] % 64);
     dp__stage_call(stage, 2, DP_OP_F, &call, &own[0]);
-    ck_assert_ptr_null(own[0].regained); /* this part asked for none */
+    ck_assert_ptr_null(own[0].backward_buffer); /* this part asked for none */
     for (int pass = DP_OP_I; pass <= DP_OP_W; pass++) {
         dp__stage_call(stage, 0, (dp_op_kind_t)pass, &call, &own[0]);
         dp__stage_call(stage, 5, (dp_op_kind_t)pass, &call, &own[1]);
-        ck_assert_ptr_eq(own[0].regained, memory[2]);
-        ck_assert_ptr_eq(own[1].regained, memory[2] + 128);
+        ck_assert_ptr_eq(own[0].backward_buffer, memory[2]);
+        ck_assert_ptr_eq(own[1].backward_buffer, memory[2] + 128);
     }
     nseen = 0;
     dp__stage_call(stage, 4, DP_OP_R, &call, &own[0]);
     ck_assert_int_eq(dp__stage_put(stage, 4, DP_OP_R, &own[0], NULL, NULL), DP_OK);
     ck_assert_int_eq(nseen, 1);
     ck_assert_int_eq(seen[0].pass, DP_OP_R);
-    ck_assert_ptr_eq(seen[0].call.regained, memory[2] + 128);
+    ck_assert_ptr_eq(seen[0].call.backward_buffer, memory[2] + 128);
     ck_assert_ptr_null(seen[0].call.work);
     ck_assert_ptr_null(seen[0].call.dy);
     ck_assert_ptr_null(seen[0].call.grads);
@@ -281,7 +281,7 @@ START_TEST(senseless_parts_are_refused)
     REFUSED(a->segments[0].forward = NULL, "segment 0 first has no forward or host_forward");
     REFUSED(a->segments[1].lane = DP_LANE_P2P, "lane");
     REFUSED(a->segments[1].recompute = recompute, "all-to-all lane recomputes nothing");
-    REFUSED(a->sizes.regained_bytes = SIZE_MAX, "sizes");
+    REFUSED(a->sizes.backward_buffer_bytes = SIZE_MAX, "sizes");
     REFUSED(a->segments[0].lane = (dp_lane_t)9, "compute or the all-to-all lane");
     REFUSED(a->segments[0].name = "", "segment 0  has no name");
     REFUSED(a->segments[0].name = NULL, "segment 0  has no name");
@@ -309,15 +309,15 @@ START_TEST(sums_of_sizes_that_wrap_are_refused)
     two[1] = part(2, 0, 0, SIZE_MAX / 8 - 7);
     refused(two, 2, 8, DP_F64, "the sizes of part 1 add up");
     two[1] = part(2, 0, 0, 12);
-    given[1].sizes.regained_bytes = 64;
-    given[2].sizes.regained_bytes = SIZE_MAX - 63;
+    given[1].sizes.backward_buffer_bytes = 64;
+    given[2].sizes.backward_buffer_bytes = SIZE_MAX - 63;
     refused(two, 2, 8, DP_F64, "the sizes of part 1 add up");
     two[0] = part(1, 0, SIZE_MAX - 63, 12);
     refused(two, 1, 64, DP_F64, "a boundary tensor of 64 bytes is too large");
     two[0] = part(1, 0, SIZE_MAX - 150, 12);
     refused(two, 1, 64, DP_F64, "a boundary tensor of 64 bytes is too large");
     two[0] = part(1, 0, SIZE_MAX - 300, 12);
-    given[1].sizes.regained_bytes = 1024;
+    given[1].sizes.backward_buffer_bytes = 1024;
     refused(two, 1, 64, DP_F64, "a boundary tensor of 64 bytes is too large");
     two[0] = part(1, 0, 0, 12);
     refused(two, 1, SIZE_MAX / 2 + 1, DP_F64, "is too large");
@@ -521,7 +521,7 @@ int main(void)
 
     SUITE_ADD(suite, sizes_and_parameters_add_up);
     SUITE_ADD(suite, a_pass_flows_from_part_to_part);
-    SUITE_ADD(suite, what_is_regained);
+    SUITE_ADD(suite, backward_buffers);
     SUITE_ADD(suite, senseless_parts_are_refused);
     SUITE_ADD(suite, sums_of_sizes_that_wrap_are_refused);
     SUITE_ADD(suite, only_plain_parameters_are_shared);

@@ -444,7 +444,7 @@ static rig_t rig(void)
                                 .scratch_bytes = 7,
                                 .param_count = 10,
                                 .nparams = 1,
-                                .regained_bytes = 20,
+                                .backward_buffer_bytes = 20,
                                 .recomputes = 1},
                       .param = {.name = "norm", .count = 10}},
         .moe = {.sizes = {.struct_size = sizeof(dp_block_sizes_t),
@@ -453,7 +453,7 @@ static rig_t rig(void)
                           .scratch_bytes = 5,
                           .param_count = 24,
                           .nparams = 3,
-                          .regained_bytes = 65,
+                          .backward_buffer_bytes = 65,
                           .recomputes = 1},
                 .params = {{.name = "norm", .count = 4},
                            {.name = "experts.0", .offset = 4, .count = EXPERT, .sharded = 1, .expert = 0},
@@ -529,11 +529,11 @@ START_TEST(senseless_layers_are_refused)
     NO_LAYER(r.moe_vt.struct_size = DP_MOE_VT_MIN, DP_ERR_PLUGIN, "the MoE plugin asks to be recomputed");
     NO_LAYER(r.boundary = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.attention.sizes.saved_bytes = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
-    NO_LAYER(r.attention.sizes.regained_bytes = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
+    NO_LAYER(r.attention.sizes.backward_buffer_bytes = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.moe.sizes.work_bytes = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.moe.sizes.param_count = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.moe.sizes.saved_bytes = SIZE_MAX - 64, DP_ERR_INVALID, "more than memory can hold");
-    NO_LAYER(r.moe.sizes.regained_bytes = SIZE_MAX - 63, DP_ERR_INVALID, "more than memory can hold");
+    NO_LAYER(r.moe.sizes.backward_buffer_bytes = SIZE_MAX - 63, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.moe.sizes.work_bytes = SIZE_MAX - 63, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.moe.sizes.work_bytes = SIZE_MAX - 127, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.moe.sizes.param_count = SIZE_MAX - 63, DP_ERR_INVALID, "more than memory can hold");
@@ -554,7 +554,7 @@ static dp_status_t run(void *arg)
     return r->run(r->self, &r->call, &stream);
 }
 
-static char params[8192], grads[8192], saved[8192], work[8192], regained[8192], tensor[4];
+static char params[8192], grads[8192], saved[8192], work[8192], backward_buffer[8192], tensor[4];
 
 static void runs(const rig_t *r, dp_segment_fn function, int calls, const char *last_call)
 {
@@ -564,7 +564,7 @@ static void runs(const rig_t *r, dp_segment_fn function, int calls, const char *
                     .grads = grads,
                     .saved = saved,
                     .work = work,
-                    .regained = regained,
+                    .backward_buffer = backward_buffer,
                     .x = &tensor[0],
                     .y = &tensor[1],
                     .dy = &tensor[2],
@@ -585,7 +585,7 @@ START_TEST(each_block_gets_its_own_memory)
     s = r.part.segments;
     ck_assert_int_eq(r.part.nsegments, 4);
     ck_assert_uint_eq(r.part.sizes->saved_bytes, 128 + 256);
-    ck_assert_uint_eq(r.part.sizes->regained_bytes, 64 + 128);
+    ck_assert_uint_eq(r.part.sizes->backward_buffer_bytes, 64 + 128);
     ck_assert_uint_eq(r.part.sizes->work_bytes, 128 + 64 + 64); /* h, then both */
     ck_assert_uint_eq(r.part.sizes->scratch_bytes, 7);
     ck_assert_uint_eq(r.part.sizes->param_count, 64 + 64);
@@ -601,7 +601,7 @@ START_TEST(each_block_gets_its_own_memory)
     ck_assert_ptr_eq(moe_seen.work, work + 128 + 64);
     ck_assert_ptr_eq(moe_seen.params, params + 64 * 2);
     ck_assert_ptr_eq(moe_seen.saved, saved + 128);
-    ck_assert_ptr_eq(moe_seen.regained, regained + 64);
+    ck_assert_ptr_eq(moe_seen.backward_buffer, backward_buffer + 64);
     runs(&r, s[1].forward, 1, "dispatch");
     runs(&r, s[2].forward, 1, "experts");
     runs(&r, s[3].forward, 1, "combine");
