@@ -12,6 +12,7 @@
  * stacks. Exit status 1 when joining takes rank 0 10 s of processor time, the last rank to know of a death knows it
  * later than after 1 s, or a rank takes 1 KiB more, of its own or at rank 0, than with the fewest. */
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 
 #include <errno.h>
 #include <pthread.h>

@@ -10,6 +10,7 @@
  * A row that moves counts once however often it is copied on the way; memcpy copies as many bytes once. */
 #include <cblas.h>
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 #include <stdio.h>
 #include <time.h>
 

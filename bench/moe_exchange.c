@@ -8,6 +8,7 @@
  * ranks together; times from a barrier until the last rank's stream is done, medians. On the way back there is a row
  * for each (token, chosen expert): what the way out takes of that is in the last column. */
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

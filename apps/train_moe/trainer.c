@@ -382,8 +382,7 @@ size_t trainer_bytes(const trainer_t *t)
 {
     size_t bytes = 2 * (size_t)t->microbatches * t->tokens + trainer_optimizer_bytes(t);
 
-    if (t->options->replicas > 0)
-        bytes += dp_replicas_bytes(dp_moe_block_replicas(t->model.block));
+    bytes += dp_moe_block_replica_bytes(t->model.block);
     return bytes;
 }
 

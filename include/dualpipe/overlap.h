@@ -59,10 +59,6 @@ typedef struct dp_overlap_result {
 DP_API dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_result_t *result);
 DP_API void dp_overlap_clear(dp_overlap_result_t *result);
 
-/** The bound alone: for each rank, computation, and what must be idle before its first backward and after its last
- *  forward, for want of memory and for the longest chain of passes; or the busiest lane. [any] */
-DP_API dp_status_t dp_overlap_bound(const dp_overlap_request_t *request, double *bound_out);
-
 #ifdef __cplusplus
 }
 #endif

@@ -182,20 +182,6 @@ typedef struct dp_part {
 
 typedef struct dp_stage dp_stage_t;
 
-/** The memory and parameters that a stage asks for. */
-typedef struct dp_stage_info {
-    uint32_t struct_size; /* set by the caller */
-    int32_t nsegments;
-    size_t saved_bytes;   /* per in-flight micro-batch */
-    size_t work_bytes;    /* per running pass */
-    size_t scratch_bytes; /* per lane */
-    size_t param_count;   /* elements, gaps between parts included */
-    uint32_t nparams;
-    const dp_param_t *param_list; /* names with prefix, offsets within the stage's parameters; owned by the stage */
-    size_t backward_buffer_bytes; /* since 1.1: per micro-batch between I and W; a running F has that of one part */
-} dp_stage_info_t;
-#define DP_STAGE_INFO_MIN DP_SIZE_TO(dp_stage_info_t, param_list)
-
 /** A tensor among those that cross the boundary between parts: a row of `width` elements for each token. Frozen. */
 typedef struct dp_boundary_tensor {
     const char *name; /* "skip": for messages */
@@ -222,9 +208,6 @@ DP_API dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_
                                    dp_stage_t **stage_out);
 /** NULL is allowed. [any] */
 DP_API void dp_stage_free(dp_stage_t *stage);
-/** DP_ERR_INVALID: info_out->struct_size is not set. [any] */
-DP_API dp_status_t dp_stage_describe(const dp_stage_t *stage, dp_stage_info_t *info_out);
-
 #ifdef __cplusplus
 }
 #endif

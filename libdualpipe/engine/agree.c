@@ -105,7 +105,7 @@ typedef struct shape {
 } shape_t;
 
 /* Where the parameters lie, and which are summed over whom. Names may differ: experts are numbered over all ranks. */
-static uint64_t digest_params(const dp_stage_info_t *info)
+static uint64_t digest_params(const dp__stage_info_t *info)
 {
     uint64_t h = DP__HASH_BEGIN;
 
@@ -166,7 +166,7 @@ dp_status_t dp__agree_on_stages(dp_pipeline_t *p)
     if (mine == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to compare the stages of %zu ranks", n);
     for (size_t c = 0; c < chunks; c++) {
-        const dp_stage_info_t *info = &p->chunks[c].stage->info;
+        const dp__stage_info_t *info = &p->chunks[c].stage->info;
 
         mine[c] = (shape_t){p->chunks[c].place.stage, (int64_t)info->param_count, p->chunks[c].stage->nparts, 0,
                             digest_params(info)};

@@ -121,7 +121,7 @@ dp_status_t dp__timeline_collect(dp_pipeline_t *p, const dp_timeline_t *row, int
                                  : dp_fail(DP_ERR_NOMEM, "no memory for the times of %d hosts", g.places->hosts);
     }
     if (status >= 0)
-        status = dp_group_collect(p->group, 0, packed, bytes, unpack, &g);
+        status = dp__group_collect(p->group, 0, packed, bytes, unpack, &g);
     if (status >= 0 && g.timeline != NULL)
         align(&g);
     for (int32_t h = 0; g.hosts != NULL && h < g.places->hosts; h++)

@@ -131,7 +131,7 @@ static bool same_text(const char *a, const char *b)
 /* Memory, plan and names are those of the stage that was there first. */
 static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
 {
-    const dp_stage_info_t *x = &a->info, *y = &b->info;
+    const dp__stage_info_t *x = &a->info, *y = &b->info;
 
     if (a->nsegments != b->nsegments || memcmp(a->shapes, b->shapes, (size_t)a->nsegments * sizeof(*a->shapes)) != 0 ||
         x->saved_bytes != y->saved_bytes || x->backward_buffer_bytes != y->backward_buffer_bytes ||
@@ -205,7 +205,7 @@ static dp_status_t kept_memory(dp_pipeline_t *p, size_t bytes, size_t *account, 
 static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
 {
     dp__engine_chunk_t *chunk = &p->chunks[c];
-    const dp_stage_info_t info = chunk->stage->info;
+    const dp__stage_info_t info = chunk->stage->info;
     dp_status_t status;
     size_t saved;
 
@@ -248,7 +248,7 @@ static dp_status_t allocate_work(dp_pipeline_t *p)
 
     for (int32_t c = 0; c < p->nchunks; c++) {
         const dp_stage_t *stage = p->chunks[c].stage;
-        const dp_stage_info_t info = stage->info;
+        const dp__stage_info_t info = stage->info;
 
         work[DP__FORWARD] = dp__max_size(
             work[DP__FORWARD], stage->backward_buffer_room > 0 ? stage->backward_buffer_at + stage->backward_buffer_room

@@ -38,6 +38,7 @@
 #ifndef DP_ENGINE_ENGINE_H
 #define DP_ENGINE_ENGINE_H
 
+#include "group/spans.h"
 #include "program/commands.h"
 #include "stage/stage.h"
 

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/sized.h"
 #include "engine/engine.h"
+#include "stage/replicas.h"
 
 #include <dualpipe/ep.h>
 #include <dualpipe/moe_block.h>
@@ -21,7 +22,7 @@ struct dp_moe_block {
     dp_attention_t *attention;
     const dp_moe_vt_t *moe_vt;
     dp_moe_t *moe;
-    dp_replicas_t *replicas;
+    dp__replicas_t *replicas;
     int32_t *placement; /* [nreplicas] the first one */
     dp_block_shape_t shape;
     kept_layer_t *layers;
@@ -125,8 +126,7 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
 
 static dp_status_t open_replicas(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_config_t *moe)
 {
-    const dp_replicas_config_t config = {
-        .struct_size = sizeof(config),
+    const dp__replicas_config_t config = {
         .experts = moe->experts,
         .replicas = moe->replicas,
         .expert_count = 3 * (size_t)b->shape.hidden * moe->expert_hidden,
@@ -146,7 +146,7 @@ static dp_status_t open_replicas(dp_moe_block_t *b, const dp_build_context_t *co
     if (b->placement == NULL)
         return dp_fail(DP_ERR_NOMEM, "dp_moe_block_open: no memory for a placement of %u replicas", moe->replicas);
     dp_replicas_first_placement(moe->experts, moe->replicas, b->placement);
-    return dp_replicas_open(&config, &b->replicas);
+    return dp__replicas_open(&config, &b->replicas);
 }
 
 static dp_status_t check(const dp_build_context_t *context, const dp_moe_block_options_t *options,
@@ -216,15 +216,15 @@ dp_status_t dp_moe_block_part(dp_moe_block_t *b, const int32_t *placement, dp_mo
                           &kept->layer, part_out);
     if (status >= 0 && b->replicas != NULL)
         status =
-            dp_moe_layer_replicate(kept->layer, b->replicas, placement != NULL ? placement : b->placement, part_out);
+            dp__moe_layer_replicate(kept->layer, b->replicas, placement != NULL ? placement : b->placement, part_out);
     if (status >= 0 && layer_out != NULL)
         *layer_out = kept->layer;
     return status;
 }
 
-dp_replicas_t *dp_moe_block_replicas(const dp_moe_block_t *b)
+size_t dp_moe_block_replica_bytes(const dp_moe_block_t *b)
 {
-    return b->replicas;
+    return b->replicas != NULL ? dp__replicas_bytes(b->replicas) : 0;
 }
 
 const char *dp_moe_block_about(const dp_moe_block_t *b)
@@ -240,7 +240,7 @@ void dp_moe_block_close(dp_moe_block_t *b)
         b->moe_vt->close(b->moe);
     if (b->attention != NULL)
         b->attention_vt->close(b->attention);
-    dp_replicas_close(b->replicas);
+    dp__replicas_close(b->replicas);
     while (b->layers != NULL) {
         kept_layer_t *kept = b->layers;
 

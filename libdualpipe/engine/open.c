@@ -251,7 +251,7 @@ static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
         dp__sums_close(p);
         dp__lengths_close(p);
     }
-    dp_group_recorder_close(p->group, p->trace.records);
+    dp__group_recorder_close(p->group, p->trace.records);
     dp__plans_free(p);
     dp__free(p->trace.kept);
     dp__free(p->trace.kept_count);

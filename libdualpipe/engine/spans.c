@@ -50,11 +50,11 @@ dp_status_t dp__records_open(dp_pipeline_t *p)
     p->trace.capacity =
         p->plans.training.nspans > p->plans.forward.nspans ? p->plans.training.nspans : p->plans.forward.nspans;
     p->trace.ngathers = dp__zero_is_on(p) ? p->nchunks : 0;
-    status = dp_group_recorder(p->group, (uint32_t)p->trace.capacity, &p->trace.records);
+    status = dp__group_recorder(p->group, (uint32_t)p->trace.capacity, &p->trace.records);
     if (status < 0)
         return status;
     for (int32_t i = 0; i < p->trace.nnames && i < 255; i++)
-        dp_group_recorder_name(p->group, (uint16_t)(i + 1), p->trace.names[i]);
+        dp__group_recorder_name(p->group, (uint16_t)(i + 1), p->trace.names[i]);
     p->trace.steps = p->options.trace_steps > 0 ? p->options.trace_steps : 1;
     p->trace.kept = dp__calloc((size_t)p->trace.steps * (size_t)p->trace.capacity, sizeof(*p->trace.kept));
     p->trace.kept_count = dp__calloc((size_t)p->trace.steps, sizeof(*p->trace.kept_count));

@@ -264,7 +264,7 @@ static dp_status_t allocate(listing_t *l)
         if (strlen(p->states.at[i].name) > state)
             state = strlen(p->states.at[i].name);
     for (int32_t c = 0; c < p->nchunks; c++) {
-        const dp_stage_info_t *info = &p->chunks[c].stage->info;
+        const dp__stage_info_t *info = &p->chunks[c].stage->info;
 
         n += info->nparams * (size_t)(p->states.n + 1);
         for (uint32_t i = 0; i < info->nparams; i++)

@@ -7,6 +7,7 @@
 #include "base/sized.h"
 
 #include <dualpipe/group.h>
+#include <dualpipe/timeline.h>
 
 #include <errno.h>
 #include <stdio.h>

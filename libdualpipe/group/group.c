@@ -179,8 +179,8 @@ dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t byte
     return status != DP_OK ? status : group->link->gather(group, DP__CONTROL_ALL_GATHER, mine, bytes, all_out);
 }
 
-dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
-                             void *user)
+dp_status_t dp__group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp__receive_fn receive,
+                              void *user)
 {
     dp_status_t status;
 
@@ -216,23 +216,23 @@ dp_status_t dp_group_health(dp_group_t *group)
     return dp__cause_check(group->cause);
 }
 
-dp_status_t dp_group_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
+dp_status_t dp__group_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
 {
     return group->link->recorder(group, capacity, records_out);
 }
 
-void dp_group_recorder_name(dp_group_t *group, uint16_t name, const char *text)
+void dp__group_recorder_name(dp_group_t *group, uint16_t name, const char *text)
 {
     group->link->name_spans(group, name, text);
 }
 
-void dp_group_recorder_close(dp_group_t *group, const dp_span_t *records)
+void dp__group_recorder_close(dp_group_t *group, const dp_span_t *records)
 {
     if (records != NULL && !group->pinned)
         group->link->close_recorder(group, records);
 }
 
-void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
+void dp__group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
 {
     if (bytes == 0)
         return;

@@ -9,6 +9,7 @@
 #include "group/clock.h"
 #include "group/kv.h"
 #include "group/progress.h"
+#include "group/spans.h"
 
 #include <dualpipe/group.h>
 
@@ -43,7 +44,7 @@ typedef struct dp__group_link {
     dp_status_t (*get)(dp_group_t *group, const char *key, void *data, size_t bytes);
     /* everybody's `bytes` bytes, the same number on all ranks, in rank order */
     dp_status_t (*gather)(dp_group_t *group, dp__control_kind_t kind, const void *mine, size_t bytes, void *all_out);
-    dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+    dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp__receive_fn receive,
                            void *user);
     void (*abort)(dp_group_t *group, dp_status_t status, const char *message);
     void (*interrupt)(dp_group_t *group); /* async-signal-safe */

@@ -169,7 +169,7 @@ static dp_status_t local_gather(dp_group_t *group, dp__control_kind_t kind, cons
     return meet(group, kind, 0, bytes); /* nobody takes his bytes back before all have read them */
 }
 
-static void receive_all(job_t *job, dp_receive_fn receive, void *user)
+static void receive_all(job_t *job, dp__receive_fn receive, void *user)
 {
     dp_status_t status = DP_OK;
 
@@ -179,8 +179,8 @@ static void receive_all(job_t *job, dp_receive_fn receive, void *user)
     snprintf(job->verdict.message, sizeof(job->verdict.message), "%s", status != DP_OK ? dp_last_error() : "");
 }
 
-static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
-                                 void *user)
+static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
+                                 dp__receive_fn receive, void *user)
 {
     job_t *job = job_of(group);
     dp_status_t status;

@@ -184,7 +184,7 @@ static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t control, void *
 }
 
 static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const void *mine, uint32_t control,
-                               dp_receive_fn receive, void *user)
+                               dp__receive_fn receive, void *user)
 {
     void *buffer;
     size_t largest = 1;
@@ -216,7 +216,7 @@ static void offer(dp__process_t *p, const void *mine, size_t bytes)
     pthread_mutex_unlock(&p->mutex);
 }
 
-static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine, size_t bytes, dp__receive_fn receive,
                                 void *user, uint64_t *lengths, dp__verdict_t *verdicts)
 {
     dp_group_t *group = &p->group;
@@ -242,7 +242,7 @@ static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine
 }
 
 static dp_status_t process_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
-                                   dp_receive_fn receive, void *user)
+                                   dp__receive_fn receive, void *user)
 {
     dp__process_t *p = dp__process_of(group);
     size_t size = (size_t)group->size;

@@ -464,7 +464,7 @@ dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_resu
     return status;
 }
 
-dp_status_t dp_overlap_bound(const dp_overlap_request_t *request, double *bound_out)
+dp_status_t dp__overlap_request_bound(const dp_overlap_request_t *request, double *bound_out)
 {
     planning_t x = {.tried = 0};
     dp_status_t status =

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/sized.h"
+#include "overlap/bound.h"
 #include "search/greedy.h"
 #include "search/lists.h"
 #include "search/moves.h"
@@ -412,7 +413,7 @@ static bool is_hopeless(const search_t *search, const given_t *given)
     dp_overlap_request_t request = plan_of(search, given);
     double bound;
 
-    return dp_overlap_bound(&request, &bound) >= 0 && bound >= search->result->step;
+    return dp__overlap_request_bound(&request, &bound) >= 0 && bound >= search->result->step;
 }
 
 static dp_status_t plan_given(search_t *search, given_t *given, double seconds, uint64_t seed)

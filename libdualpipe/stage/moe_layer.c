@@ -34,7 +34,7 @@ struct dp_moe_layer {
     dp_param_t *param_list;
     char *names;
 
-    dp_replicas_t *replicas;   /* NULL: experts are not replicated */
+    dp__replicas_t *replicas;  /* NULL: experts are not replicated */
     size_t first_replica;      /* of ours, in elements from the start of the layer's parameters */
     int32_t *placement;        /* [R] of the next step */
     int32_t *device_placement; /* the same, as route reads it */
@@ -420,7 +420,7 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
 /* ---- replicated experts ---- */
 
 /* Finds this rank's replicas in the MoE instance's parameters: one after the other, each of expert_count elements. */
-static dp_status_t find_replicas(dp_moe_layer_t *layer, const dp_replicas_config_t *shape)
+static dp_status_t find_replicas(dp_moe_layer_t *layer, const dp__replicas_config_t *shape)
 {
     const dp_param_t *param = layer->param_list + layer->attention_sizes.nparams;
     const size_t local = shape->replicas / (uint32_t)shape->comm_size, one = shape->expert_count;
@@ -451,7 +451,7 @@ static dp_status_t sum_replicas(void *self, void *grads, dp_stream_t *s)
     const dp_moe_layer_t *layer = self;
     const size_t size = dp_dtype_bytes(dp_dtype_accumulator(dp__replicas_config(layer->replicas)->dtype));
 
-    return dp_replicas_sum(layer->replicas, layer->placement, (char *)grads + layer->first_replica * size, s);
+    return dp__replicas_sum(layer->replicas, layer->placement, (char *)grads + layer->first_replica * size, s);
 }
 
 static dp_status_t set_placement(dp_moe_layer_t *layer, const int32_t *placement)
@@ -461,20 +461,19 @@ static dp_status_t set_placement(dp_moe_layer_t *layer, const int32_t *placement
     return dp__replicas_write(layer->replicas, layer->device_placement, layer->placement);
 }
 
-dp_status_t dp_moe_layer_replicate(dp_moe_layer_t *layer, dp_replicas_t *replicas, const int32_t *placement,
-                                   dp_part_t *part)
+dp_status_t dp__moe_layer_replicate(dp_moe_layer_t *layer, dp__replicas_t *replicas, const int32_t *placement,
+                                    dp_part_t *part)
 {
-    const dp_replicas_config_t *shape;
+    const dp__replicas_config_t *shape;
     dp_status_t status;
 
     if (layer == NULL || replicas == NULL || part == NULL || layer->replicas != NULL)
-        return dp_fail(DP_ERR_INVALID,
-                       "dp_moe_layer_replicate: layer, replicas and part are required, once for a layer");
+        return dp_fail(DP_ERR_INVALID, "replicas of experts: layer, replicas and part are required, once for a layer");
     shape = dp__replicas_config(replicas);
     if ((layer->moe_vt->caps & DP_MOE_CAP_REPLICAS) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "MoE layer: this MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS)");
-    status = dp_replicas_check(shape->experts, shape->replicas, placement);
+    status = dp__replicas_check(shape->experts, shape->replicas, placement);
     if (status >= 0)
         status = find_replicas(layer, shape);
     if (status < 0)
@@ -493,11 +492,6 @@ dp_status_t dp_moe_layer_replicate(dp_moe_layer_t *layer, dp_replicas_t *replica
     return set_placement(layer, placement);
 }
 
-const int32_t *dp_moe_layer_placement(const dp_moe_layer_t *layer)
-{
-    return layer->placement;
-}
-
 dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement, const dp_replica_memory_t *memories,
                                int32_t count, uint64_t *sent_out)
 {
@@ -505,8 +499,8 @@ dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement, 
 
     if (layer == NULL || layer->replicas == NULL)
         return dp_fail(DP_ERR_INVALID,
-                       "dp_moe_layer_place: the layer has no replicated experts (dp_moe_layer_replicate)");
-    status = dp_replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out);
+                       "dp_moe_layer_place: the layer has no replicated experts (dp_moe_config_t.replicas)");
+    status = dp__replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out);
     return status < 0 ? status : set_placement(layer, placement);
 }
 

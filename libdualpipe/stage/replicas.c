@@ -8,7 +8,6 @@
 
 #include "base/do.h"
 #include "base/memory.h"
-#include "base/sized.h"
 #include "stage/dtype.h"
 
 #include <string.h>
@@ -21,8 +20,8 @@ typedef struct dp__room {
     void *memory;
 } dp__room_t;
 
-struct dp_replicas {
-    dp_replicas_config_t config;
+struct dp__replicas {
+    dp__replicas_config_t config;
     int32_t local;       /* R/n */
     size_t row_bytes;    /* of a travelling piece */
     size_t device_bytes; /* allocated */
@@ -40,7 +39,7 @@ struct dp_replicas {
 
 /* ---- placements ---- */
 
-dp_status_t dp_replicas_check(uint32_t experts, uint32_t replicas, const int32_t *placement)
+dp_status_t dp__replicas_check(uint32_t experts, uint32_t replicas, const int32_t *placement)
 {
     uint8_t *seen;
     dp_status_t status = DP_OK;
@@ -74,29 +73,28 @@ void dp_replicas_first_placement(uint32_t experts, uint32_t replicas, int32_t *p
 
 /* ---- open and close ---- */
 
-static dp_status_t check_config(const dp_replicas_config_t *c)
+static dp_status_t check_config(const dp__replicas_config_t *c)
 {
-    DO(dp__sized_check("dp_replicas_open: config", c, "dp_replicas_config_t", DP_REPLICAS_CONFIG_MIN));
     if (c->device_vt == NULL || c->device == NULL || c->comm_vt == NULL || c->comm == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: a device and the expert group's comm are required");
+        return dp_fail(DP_ERR_INVALID, "replicas of experts: a device and the expert group's comm are required");
     if (c->comm_size < 1 || c->comm_rank < 0 || c->comm_rank >= c->comm_size)
-        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: rank %d of an expert group of %d", c->comm_rank,
+        return dp_fail(DP_ERR_INVALID, "replicas of experts: rank %d of an expert group of %d", c->comm_rank,
                        c->comm_size);
     if (c->experts == 0 || c->replicas < c->experts || c->replicas > MOST || c->replicas % (uint32_t)c->comm_size != 0)
         return dp_fail(DP_ERR_INVALID,
-                       "dp_replicas_open: %u replicas of %u experts on %d ranks: must be at least one for "
+                       "replicas of experts: %u replicas of %u experts on %d ranks: must be at least one for "
                        "each expert, at most "
                        "%d, and as many on every rank",
                        c->replicas, c->experts, c->comm_size, MOST);
     if (c->expert_count == 0 || !dp__dtype_of_params(c->dtype))
-        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: experts of %zu elements of dtype %s", c->expert_count,
+        return dp_fail(DP_ERR_INVALID, "replicas of experts: experts of %zu elements of dtype %s", c->expert_count,
                        dp__dtype_name(c->dtype));
     if (c->comm_vt->exchange_open == NULL || c->comm_vt->exchange == NULL || c->comm_vt->exchange_release == NULL)
-        return dp_fail(DP_ERR_UNSUPPORTED, "dp_replicas_open: moving experts needs a comm with exchanges");
+        return dp_fail(DP_ERR_UNSUPPORTED, "replicas of experts: moving experts needs a comm with exchanges");
     return DP_OK;
 }
 
-static dp_status_t device_memory(dp_replicas_t *r, size_t count, size_t bytes, void *memory_out)
+static dp_status_t device_memory(dp__replicas_t *r, size_t count, size_t bytes, void *memory_out)
 {
     void *memory = NULL;
 
@@ -110,9 +108,9 @@ static dp_status_t device_memory(dp_replicas_t *r, size_t count, size_t bytes, v
     return DP_OK;
 }
 
-static dp_status_t allocate(dp_replicas_t *r)
+static dp_status_t allocate(dp__replicas_t *r)
 {
-    const dp_replicas_config_t *c = &r->config;
+    const dp__replicas_config_t *c = &r->config;
     const size_t spare = c->replicas - c->experts, n = (size_t)c->comm_size;
     size_t expert;
 
@@ -131,10 +129,10 @@ static dp_status_t allocate(dp_replicas_t *r)
     return c->device_vt->stream_open(c->device, DP_LANE_ALL_TO_ALL, &r->stream);
 }
 
-dp_status_t dp_replicas_open(const dp_replicas_config_t *config, dp_replicas_t **replicas_out)
+dp_status_t dp__replicas_open(const dp__replicas_config_t *config, dp__replicas_t **replicas_out)
 {
     dp_exchange_config_t exchange = {.struct_size = sizeof(exchange), .label = "experts that move"};
-    dp_replicas_t *r;
+    dp__replicas_t *r;
     dp_status_t status = check_config(config);
 
     if (status < 0)
@@ -152,20 +150,20 @@ dp_status_t dp_replicas_open(const dp_replicas_config_t *config, dp_replicas_t *
         status = config->comm_vt->exchange_open(config->comm, &exchange, &r->exchange);
     }
     if (status < 0) {
-        dp_replicas_close(r);
+        dp__replicas_close(r);
         return status;
     }
     *replicas_out = r;
     return DP_OK;
 }
 
-static void release(dp_replicas_t *r, void *memory)
+static void release(dp__replicas_t *r, void *memory)
 {
     if (memory != NULL)
         r->config.device_vt->release(r->config.device, memory);
 }
 
-void dp_replicas_close(dp_replicas_t *r)
+void dp__replicas_close(dp__replicas_t *r)
 {
     if (r == NULL)
         return;
@@ -187,19 +185,19 @@ void dp_replicas_close(dp_replicas_t *r)
     dp__free(r);
 }
 
-size_t dp_replicas_bytes(const dp_replicas_t *r)
+size_t dp__replicas_bytes(const dp__replicas_t *r)
 {
     return r->device_bytes;
 }
 
 /* ---- placements on the device ---- */
 
-const dp_replicas_config_t *dp__replicas_config(const dp_replicas_t *r)
+const dp__replicas_config_t *dp__replicas_config(const dp__replicas_t *r)
 {
     return &r->config;
 }
 
-dp_status_t dp__replicas_allocate(dp_replicas_t *r, int32_t **device_placement_out)
+dp_status_t dp__replicas_allocate(dp__replicas_t *r, int32_t **device_placement_out)
 {
     dp__room_t *room = dp__calloc(1, sizeof(*room));
 
@@ -212,7 +210,7 @@ dp_status_t dp__replicas_allocate(dp_replicas_t *r, int32_t **device_placement_o
     return DP_OK;
 }
 
-dp_status_t dp__replicas_write(dp_replicas_t *r, int32_t *device_placement, const int32_t *placement)
+dp_status_t dp__replicas_write(dp__replicas_t *r, int32_t *device_placement, const int32_t *placement)
 {
     DO(r->config.device_vt->copy(r->stream, device_placement, placement, r->config.replicas * sizeof(*placement)));
     return r->config.device_vt->synchronize(r->stream, -1);
@@ -221,7 +219,7 @@ dp_status_t dp__replicas_write(dp_replicas_t *r, int32_t *device_placement, cons
 /* ---- sums ---- */
 
 /* turn[e]: place among the sums of an expert with several replicas, -1 of one with one. Returns how many there are. */
-static size_t number_replicated(dp_replicas_t *r, const int32_t *placement)
+static size_t number_replicated(dp__replicas_t *r, const int32_t *placement)
 {
     size_t n = 0;
 
@@ -233,9 +231,9 @@ static size_t number_replicated(dp_replicas_t *r, const int32_t *placement)
     return n;
 }
 
-dp_status_t dp_replicas_sum(dp_replicas_t *r, const int32_t *placement, void *grads, dp_stream_t *s)
+dp_status_t dp__replicas_sum(dp__replicas_t *r, const int32_t *placement, void *grads, dp_stream_t *s)
 {
-    const dp_replicas_config_t *c = &r->config;
+    const dp__replicas_config_t *c = &r->config;
     const dp_dtype_t dtype = dp_dtype_accumulator(c->dtype);
     const size_t bytes = c->expert_count * dp_dtype_bytes(dtype), replicated = number_replicated(r, placement);
     const int32_t *ours = placement + c->comm_rank * r->local;
@@ -258,7 +256,7 @@ dp_status_t dp_replicas_sum(dp_replicas_t *r, const int32_t *placement, void *gr
 /* ---- moves ---- */
 
 /* The replica of `expert` on `rank` under `from`, -1: none. */
-static int32_t find_on_rank(const dp_replicas_t *r, const int32_t *from, int32_t rank, int32_t expert)
+static int32_t find_on_rank(const dp__replicas_t *r, const int32_t *from, int32_t rank, int32_t expert)
 {
     for (int32_t i = rank * r->local; i < (rank + 1) * r->local; i++)
         if (from[i] == expert)
@@ -267,7 +265,7 @@ static int32_t find_on_rank(const dp_replicas_t *r, const int32_t *from, int32_t
 }
 
 /* The next replica of `expert` behind `after`, round about. */
-static int32_t find_next(const dp_replicas_t *r, const int32_t *from, int32_t after, int32_t expert)
+static int32_t find_next(const dp__replicas_t *r, const int32_t *from, int32_t after, int32_t expert)
 {
     const int32_t n = (int32_t)r->config.replicas;
 
@@ -278,7 +276,7 @@ static int32_t find_next(const dp_replicas_t *r, const int32_t *from, int32_t af
 }
 
 /* Who copies from whom; the same on all ranks. Returns how many replicas come from another rank. */
-static uint64_t find_sources(dp_replicas_t *r, const int32_t *from, const int32_t *to)
+static uint64_t find_sources(dp__replicas_t *r, const int32_t *from, const int32_t *to)
 {
     uint64_t travel = 0;
 
@@ -295,7 +293,7 @@ static uint64_t find_sources(dp_replicas_t *r, const int32_t *from, const int32_
 }
 
 /* Rows that this rank sends, by receiver. Returns whether anything is copied anywhere. */
-static int count_rows(dp_replicas_t *r)
+static int count_rows(dp__replicas_t *r)
 {
     const int32_t n = r->config.comm_size, me = r->config.comm_rank;
     int32_t *first = r->counts, *rows = r->counts + n, all = 0;
@@ -313,12 +311,12 @@ static int count_rows(dp_replicas_t *r)
     return any;
 }
 
-static char *replica_at(const dp_replicas_t *r, const dp_replica_memory_t *m, int32_t replica, size_t at)
+static char *replica_at(const dp__replicas_t *r, const dp_replica_memory_t *m, int32_t replica, size_t at)
 {
     return (char *)m->memory + (size_t)(replica % r->local) * m->bytes + at;
 }
 
-static dp_status_t send_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes)
+static dp_status_t send_piece(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes)
 {
     char *row = r->rows;
 
@@ -331,7 +329,8 @@ static dp_status_t send_piece(dp_replicas_t *r, const dp_replica_memory_t *m, si
 }
 
 /* Rows of one source rank come in the order of the replicas they are for. */
-static dp_status_t take_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes, const char *rows)
+static dp_status_t take_piece(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes,
+                              const char *rows)
 {
     const int32_t first = r->config.comm_rank * r->local;
 
@@ -347,7 +346,7 @@ static dp_status_t take_piece(dp_replicas_t *r, const dp_replica_memory_t *m, si
     return DP_OK;
 }
 
-static dp_status_t move_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at)
+static dp_status_t move_piece(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at)
 {
     const dp_comm_vt_t *vt = r->config.comm_vt;
     const size_t bytes = m->bytes - at < r->row_bytes ? m->bytes - at : r->row_bytes;
@@ -362,7 +361,7 @@ static dp_status_t move_piece(dp_replicas_t *r, const dp_replica_memory_t *m, si
     return vt->exchange_release(r->exchange, r->number - 1, r->stream);
 }
 
-static dp_status_t move_all(dp_replicas_t *r, const dp_replica_memory_t *memories, int32_t count)
+static dp_status_t move_all(dp__replicas_t *r, const dp_replica_memory_t *memories, int32_t count)
 {
     const dp_device_vt_t *vt = r->config.device_vt;
 
@@ -373,15 +372,15 @@ static dp_status_t move_all(dp_replicas_t *r, const dp_replica_memory_t *memorie
     return vt->synchronize(r->stream, -1);
 }
 
-dp_status_t dp_replicas_move(dp_replicas_t *r, const int32_t *from, const int32_t *to,
-                             const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
+dp_status_t dp__replicas_move(dp__replicas_t *r, const int32_t *from, const int32_t *to,
+                              const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
 {
     uint64_t travel, bytes = 0;
 
     if (r == NULL || (memories == NULL && count > 0))
-        return dp_fail(DP_ERR_INVALID, "dp_replicas_move: what to move with, or what to move, is NULL");
-    DO(dp_replicas_check(r->config.experts, r->config.replicas, from));
-    DO(dp_replicas_check(r->config.experts, r->config.replicas, to));
+        return dp_fail(DP_ERR_INVALID, "replicas of experts: what to move with, or what to move, is NULL");
+    DO(dp__replicas_check(r->config.experts, r->config.replicas, from));
+    DO(dp__replicas_check(r->config.experts, r->config.replicas, to));
     for (int32_t m = 0; m < count; m++)
         bytes += memories[m].bytes;
     travel = find_sources(r, from, to);

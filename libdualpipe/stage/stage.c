@@ -370,7 +370,6 @@ static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
         !dp__round_up(stage->backward_buffer_at, ALIGNMENT, &stage->backward_buffer_at) ||
         !dp__add(stage->backward_buffer_at, stage->backward_buffer_room, &forward))
         return dp_fail(DP_ERR_INVALID, "stage: a boundary tensor of %zu bytes is too large", stage->boundary_bytes);
-    stage->info.struct_size = sizeof(stage->info);
     stage->info.nsegments = stage->nsegments;
     stage->info.param_count = params_bytes / dp_dtype_bytes(stage->dtype);
     return list_all(stage);
@@ -402,17 +401,6 @@ dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_t bound
         return status;
     }
     *stage_out = stage;
-    return DP_OK;
-}
-
-dp_status_t dp_stage_describe(const dp_stage_t *stage, dp_stage_info_t *info_out)
-{
-    if (!DP_REACHES(info_out, dp_stage_info_t, param_list))
-        return dp_fail(DP_ERR_INVALID,
-                       "dp_stage_describe: info_out is NULL or its struct_size below %zu: set it to "
-                       "sizeof(dp_stage_info_t)",
-                       DP_STAGE_INFO_MIN);
-    dp_sized_put(info_out, &stage->info);
     return DP_OK;
 }
 

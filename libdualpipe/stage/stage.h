@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stage.h: what the engine sees of a stage: a flat list of segments, each with its place in the stage's memory. */
+ * stage.h: what the engine sees of a stage: a flat list of segments, each with its place in the
+ * stage's memory. */
 #ifndef DP_STAGE_STAGE_H
 #define DP_STAGE_STAGE_H
 
@@ -28,10 +29,23 @@ typedef struct dp__stage_part {
     uint32_t first_param; /* in the stage's list */
 } dp__stage_part_t;
 
+/* The memory and parameters that a stage asks for. */
+typedef struct dp__stage_info {
+    int32_t nsegments;
+    size_t saved_bytes;   /* per in-flight micro-batch */
+    size_t work_bytes;    /* per running pass */
+    size_t scratch_bytes; /* per lane */
+    size_t param_count;   /* elements, gaps between parts included */
+    uint32_t nparams;
+    const dp_param_t *param_list; /* names with prefix, offsets within the stage's parameters */
+    /* per micro-batch between I and W; a running F has that of one part */
+    size_t backward_buffer_bytes;
+} dp__stage_info_t;
+
 struct dp_stage {
     int32_t nparts, nsegments;
     size_t boundary_bytes;
-    size_t boundary_room;        /* of one of the two boundary tensors in work memory */
+    size_t boundary_room; /* of one of the two boundary tensors in work memory */
     size_t backward_buffer_room; /* of the part that has most of it: behind a forward's work memory, ... */
     size_t backward_buffer_at;   /* ... so far from its begin */
     dp_dtype_t dtype;
@@ -39,7 +53,7 @@ struct dp_stage {
     dp__stage_part_t *parts;       /* [nparts] */
     dp__stage_segment_t *segments; /* [nsegments] in forward order */
     dp__segment_shape_t *shapes;   /* [nsegments] for dp__pair_order */
-    dp_stage_info_t info;
+    dp__stage_info_t info;
     dp_segment_t *copies; /* [nsegments], the parts' own */
     dp_param_t *param_list;
     bool rising; /* parameters lie in the order of the list */
@@ -52,9 +66,9 @@ static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
     return offset / dp_dtype_bytes(dtype) * dp_dtype_bytes(dp_dtype_accumulator(dtype));
 }
 
-/* What segment `index` is called with in pass F, R, I or W: `call` describes the stage (its params, grads, saved,
- * backward_buffer, work, its x, y, dy, dx), *own_out its part, with nothing that the pass may not
- * touch. */
+/* What segment `index` is called with in pass F, R, I or W: `call` describes the stage (its params,
+ * grads, saved, backward_buffer, work, its x, y, dy, dx), *own_out its part, with nothing that the pass
+ * may not touch. */
 void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
                     dp_segment_call_t *own_out);
 /* Before the call of a part's first segment in F and its last in I: what goes past the part. */

@@ -8,6 +8,7 @@
  *   run_rank die RANK      as wait, but RANK kills itself
  *   run_rank exit RANK     as wait, but RANK exits with 3 */
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "group/spans.h"
 #include "tests/support/coverage.h"
 
 static dp_group_t *group;
@@ -51,7 +53,7 @@ static int wait_for_the_end(int chosen, const char *how)
     const struct timespec nap = {0, 200000000};
     dp_signal_t never = {0, 0};
     dp_span_t *records;
-    dp_status_t status = dp_group_recorder(group, 1, &records);
+    dp_status_t status = dp__group_recorder(group, 1, &records);
     int code;
 
     if (status != DP_OK)

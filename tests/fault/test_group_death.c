@@ -3,6 +3,7 @@
  * test_group_death.c: a rank is killed at every point of its life: the others say who it was and what it was doing, in
  * time, and nothing is left. */
 #include "group/pin.h"
+#include "group/spans.h"
 #include "tests/support/coverage.h"
 #include "tests/support/forked.h"
 #include "tests/support/raw_rank.h"
@@ -41,7 +42,7 @@ static dp_status_t act(dp_group_t *group, activity_t activity)
     case IN_GET:
         return boot->get(host, "nothing", bytes, 1);
     case IN_COLLECT:
-        return dp_group_collect(group, 1, bytes, sizeof(bytes), take_nothing, NULL);
+        return dp__group_collect(group, 1, bytes, sizeof(bytes), take_nothing, NULL);
     default:
         while ((status = host->aborted(host)) == DP_OK)
             forked_nap(1);
@@ -61,10 +62,10 @@ static dp_status_t body(forked_t *self)
     dp_status_t status = dp_group_join(&options, &group);
 
     if (status == DP_OK)
-        status = dp_group_recorder(group, 64, &records);
+        status = dp__group_recorder(group, 64, &records);
     if (status != DP_OK)
         return status;
-    dp_group_recorder_name(group, 1, "mlp");
+    dp__group_recorder_name(group, 1, "mlp");
     records[7] = (dp_span_t){.start_ns = 1000, .end_ns = 2000, .step = 2, .microbatch = 1, .kind = DP_SPAN_SEND};
     records[9] = (dp_span_t){.start_ns = 3000,
                              .step = 3,

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_group_exhaustion.c: memory or descriptors run out in one rank, at every point: all ranks end in time with a
  * reason, and that rank gives back what it had. */
+#include "group/spans.h"
 #include "tests/support/forked.h"
 #include "tests/support/suite.h"
 
@@ -63,9 +64,9 @@ static dp_status_t use(dp_group_t *group)
     if (status == DP_OK)
         status = boot->get(host, key, all, 64);
     if (status == DP_OK)
-        status = dp_group_recorder(group, 16, &records);
+        status = dp__group_recorder(group, 16, &records);
     if (status == DP_OK)
-        status = dp_group_collect(group, 1, mine, sizeof(mine), take_nothing, NULL);
+        status = dp__group_collect(group, 1, mine, sizeof(mine), take_nothing, NULL);
     return status;
 }
 

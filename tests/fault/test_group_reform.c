@@ -3,6 +3,7 @@
  * test_group_reform.c: ranks that live on and new ones in dead ones' places become a group again, whoever died, and
  * whenever: nothing of the epoch before is seen in the next. */
 #include "group/reform.h"
+#include "group/spans.h"
 #include "tests/support/forked.h"
 #include "tests/support/suite.h"
 
@@ -77,7 +78,7 @@ static dp_status_t work(const self_t *self)
     if (status == DP_OK && theirs != epoch)
         return dp_fail(DP_ERR_PROTOCOL, "a key of epoch %u in epoch %u", theirs, epoch);
     if (status == DP_OK)
-        status = dp_group_recorder(self->group, 16, &records);
+        status = dp__group_recorder(self->group, 16, &records);
     perhaps_die(self, WITH_A_BOX);
     for (int i = 0; i < 3 && status == DP_OK; i++) {
         if (i == 2)
@@ -87,7 +88,7 @@ static dp_status_t work(const self_t *self)
             if (all[r] != epoch)
                 status = dp_fail(DP_ERR_PROTOCOL, "rank %d is in epoch %u, we in %u", r, all[r], epoch);
     }
-    dp_group_recorder_close(self->group, records);
+    dp__group_recorder_close(self->group, records);
     return status;
 }
 

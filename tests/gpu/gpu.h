@@ -6,6 +6,7 @@
 #define DP_TESTS_GPU_H
 
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 
 #include "cuda/driver.h"
 #include "cuda/launch.h"

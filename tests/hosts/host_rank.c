@@ -6,7 +6,10 @@
  * SLOW_MS more in its second step, in operations of STEP_MS. Prints "step N" and at the end "sum X" with all bits, or
  * why it did not come so far; exits with 13 when another rank is to blame, else with 10. DP_TEST_JOIN and DP_TEST_HANG
  * are the group's join_seconds and hang_seconds. */
+#include "group/spans.h"
+
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -81,7 +84,7 @@ int main(int argc, char **argv)
     if (status != DP_OK)
         return complain(status);
     sigaction(SIGTERM, &action, NULL);
-    status = dp_group_recorder(group, 1, &records);
+    status = dp__group_recorder(group, 1, &records);
     for (int32_t step = 0; step < steps && status == DP_OK; step++) {
         for (int done = 0; step == 1 && dp_group_rank(group) == slow && done < slow_ms; done += ms)
             operate(step, 1 + done / ms, ms);

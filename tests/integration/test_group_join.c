@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_group_join.c: ranks as processes find each other, work together and part; and what keeps them from it. */
+#include "group/spans.h"
 #include "tests/support/forked.h"
 
 #include <fcntl.h>
@@ -115,7 +116,7 @@ static dp_status_t check_collect(dp_group_t *group, int32_t fail_at)
     for (int32_t root = 0; root < dp_group_size(group) && status == DP_OK; root++) {
         collected_t c = {0, fail_at, 0};
 
-        status = dp_group_collect(group, root, mine, bytes, take, &c);
+        status = dp__group_collect(group, root, mine, bytes, take, &c);
         if (status == DP_OK && root == rank && (c.wrong != 0 || c.next != dp_group_size(group)))
             status = dp_fail(DP_ERR_NUMERIC, "%ld bytes are wrong, %d ranks were seen", c.wrong, c.next);
     }
@@ -818,12 +819,12 @@ static dp_status_t recorder_body(forked_t *self)
     if (status != DP_OK)
         return status;
     before = forked_count_descriptors();
-    status = dp_group_recorder(group, 1000, &records);
+    status = dp__group_recorder(group, 1000, &records);
     after = forked_count_descriptors();
     if (status == DP_OK && after != before)
         status = dp_fail(DP_ERR_IO, "%d descriptors before, %d after", before, after);
     if (status == DP_OK) {
-        dp_group_recorder_name(group, 200, "mlp");
+        dp__group_recorder_name(group, 200, "mlp");
         records[999] = (dp_span_t){.start_ns = 30,
                                    .step = 3,
                                    .microbatch = 5,
@@ -837,7 +838,7 @@ static dp_status_t recorder_body(forked_t *self)
     }
     for (int32_t r = 0; r < self->size && status == DP_OK; r++) {
         snprintf(wanted, sizeof(wanted), "step 3: mlp(B) of stage %d, chunk 1, micro-batch 5", r);
-        dp_group_describe(group, r, text, sizeof(text));
+        dp__group_describe(group, r, text, sizeof(text));
         if (strcmp(text, wanted) != 0)
             status = dp_fail(DP_ERR_NUMERIC, "rank %d is described as: %s", r, text);
     }
@@ -868,7 +869,7 @@ static dp_status_t bad_recorder_body(forked_t *self)
 
     if (status != DP_OK)
         return status;
-    status = dp_group_recorder(group, self->rank == 1 ? 0 : 8, &records);
+    status = dp__group_recorder(group, self->rank == 1 ? 0 : 8, &records);
     snprintf(text, sizeof(text), "%s", dp_last_error());
     if (records != NULL || dp_group_barrier(group) != DP_OK)
         status = DP_ERR_NUMERIC;

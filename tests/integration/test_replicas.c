@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_replicas.c: replicas of experts over groups of threads with device_cpu and comm_shm: after a move each has what
  * belongs to its new expert and nothing else was sent; sums are those that a loop over replicas finds, to the bit. */
+#include "stage/replicas.h"
 #include "tests/support/suite.h"
 
 #include <dualpipe/advanced.h>
@@ -33,7 +34,7 @@ typedef struct rank {
     dp_device_t *device;
     dp_comm_t *comm;
     dp_stream_t *stream;
-    dp_replicas_t *replicas;
+    dp__replicas_t *replicas;
     void (*use)(struct rank *rank);
     pthread_t thread;
 } rank_t;
@@ -53,10 +54,9 @@ static void expect_ok(dp_status_t status, const char *what)
     ck_assert_msg(status == DP_OK, "%s: %s", what, dp_last_error());
 }
 
-static dp_replicas_config_t config_of(const rank_t *r)
+static dp__replicas_config_t config_of(const rank_t *r)
 {
-    return (dp_replicas_config_t){
-        .struct_size = sizeof(dp_replicas_config_t),
+    return (dp__replicas_config_t){
         .experts = r->job->experts,
         .replicas = r->job->replicas,
         .expert_count = r->job->expert_count,
@@ -82,7 +82,7 @@ static void *rank_main(void *arg)
                              .rank = r->number,
                              .nranks = r->job->ranks,
                              .world_ranks = world};
-    dp_replicas_config_t config;
+    dp__replicas_config_t config;
 
     r->device_vt = table("device_cpu", DP_IFACE_DEVICE, sizeof(dp_device_vt_t));
     r->comm_vt = table("comm_shm", DP_IFACE_COMM, sizeof(dp_comm_vt_t));
@@ -92,10 +92,10 @@ static void *rank_main(void *arg)
     expect_ok(r->comm_vt->open(host, &comm, &r->comm), "comm");
     expect_ok(r->device_vt->stream_open(r->device, DP_LANE_REDUCE, &r->stream), "stream");
     config = config_of(r);
-    expect_ok(dp_replicas_open(&config, &r->replicas), "replicas");
+    expect_ok(dp__replicas_open(&config, &r->replicas), "replicas");
     expect_ok(r->comm_vt->start(r->comm), "start");
     r->use(r);
-    dp_replicas_close(r->replicas);
+    dp__replicas_close(r->replicas);
     r->device_vt->stream_close(r->stream);
     r->comm_vt->close(r->comm);
     r->device_vt->close(r->device);
@@ -200,7 +200,7 @@ static void move_about(rank_t *r)
         due = 0;
         for (int32_t i = 0; i < (int32_t)job->replicas; i++)
             due += !holds(from, i / local * local, local, to[i]);
-        expect_ok(dp_replicas_move(r->replicas, from, to, memories, MEMORIES, &sent), "move");
+        expect_ok(dp__replicas_move(r->replicas, from, to, memories, MEMORIES, &sent), "move");
         ck_assert_uint_eq(sent, due * (24 + 1 + 150001));
         for (int m = 0; m < MEMORIES; m++)
             expect_memory(r, &memories[m], m, to);
@@ -281,7 +281,7 @@ static void sum_up(rank_t *r)
                     ((double *)(void *)grads)[(size_t)i * count + at] = gradient(job, first + i, at);
                 else
                     ((float *)(void *)grads)[(size_t)i * count + at] = (float)gradient(job, first + i, at);
-        expect_ok(dp_replicas_sum(r->replicas, placement, grads, r->stream), "sum");
+        expect_ok(dp__replicas_sum(r->replicas, placement, grads, r->stream), "sum");
         expect_ok(r->device_vt->synchronize(r->stream, -1), "sum");
         for (int32_t i = 0; i < local; i++)
             for (size_t at = 0; at < count; at++) {
@@ -317,30 +317,28 @@ static void refuse(rank_t *r)
     static const int32_t good[] = {0, 1, 2, 0, 1}, absent[] = {0, 1, 1, 0, 1}, high[] = {0, 1, 2, 3, 1},
                          low[] = {0, 1, 2, -1, 1};
     dp_replica_memory_t memory = {.memory = NULL};
-    dp_replicas_config_t c;
-    dp_replicas_t *none = NULL;
+    dp__replicas_config_t c;
+    dp__replicas_t *none = NULL;
     dp_comm_vt_t comm;
 
-    expect_refused(dp_replicas_move(r->replicas, good, absent, &memory, 1, NULL), DP_ERR_INVALID,
+    expect_refused(dp__replicas_move(r->replicas, good, absent, &memory, 1, NULL), DP_ERR_INVALID,
                    "no replica of expert 2");
-    expect_refused(dp_replicas_move(r->replicas, high, good, &memory, 1, NULL), DP_ERR_INVALID,
+    expect_refused(dp__replicas_move(r->replicas, high, good, &memory, 1, NULL), DP_ERR_INVALID,
                    "replica 3 is of expert 3");
-    expect_refused(dp_replicas_move(r->replicas, good, low, &memory, 1, NULL), DP_ERR_INVALID,
+    expect_refused(dp__replicas_move(r->replicas, good, low, &memory, 1, NULL), DP_ERR_INVALID,
                    "replica 3 is of expert -1");
-    expect_refused(dp_replicas_move(r->replicas, good, NULL, &memory, 1, NULL), DP_ERR_INVALID, "placement");
-    expect_refused(dp_replicas_move(NULL, good, good, &memory, 1, NULL), DP_ERR_INVALID, "NULL");
-    expect_refused(dp_replicas_move(r->replicas, good, good, NULL, 1, NULL), DP_ERR_INVALID, "NULL");
-    expect_ok(dp_replicas_move(r->replicas, good, good, NULL, 0, NULL), "a move of nothing");
-    ck_assert_uint_gt(dp_replicas_bytes(r->replicas), 0);
+    expect_refused(dp__replicas_move(r->replicas, good, NULL, &memory, 1, NULL), DP_ERR_INVALID, "placement");
+    expect_refused(dp__replicas_move(NULL, good, good, &memory, 1, NULL), DP_ERR_INVALID, "NULL");
+    expect_refused(dp__replicas_move(r->replicas, good, good, NULL, 1, NULL), DP_ERR_INVALID, "NULL");
+    expect_ok(dp__replicas_move(r->replicas, good, good, NULL, 0, NULL), "a move of nothing");
+    ck_assert_uint_gt(dp__replicas_bytes(r->replicas), 0);
 #define REFUSED(change, status, word)                                                                                  \
     do {                                                                                                               \
         c = config_of(r);                                                                                              \
         change;                                                                                                        \
-        expect_refused(dp_replicas_open(&c, &none), status, word);                                                     \
+        expect_refused(dp__replicas_open(&c, &none), status, word);                                                    \
         ck_assert_ptr_null(none);                                                                                      \
     } while (0)
-    expect_refused(dp_replicas_open(NULL, &none), DP_ERR_INVALID, "config is NULL");
-    REFUSED(c.struct_size = 8, DP_ERR_INVALID, "struct_size");
     REFUSED(c.device = NULL, DP_ERR_INVALID, "device");
     REFUSED(c.comm = NULL, DP_ERR_INVALID, "comm");
     REFUSED(c.comm_rank = 1, DP_ERR_INVALID, "rank 1 of an expert group of 1");
@@ -357,7 +355,7 @@ static void refuse(rank_t *r)
     comm.exchange = NULL;
     REFUSED(c.comm_vt = &comm, DP_ERR_UNSUPPORTED, "exchanges");
 #undef REFUSED
-    dp_replicas_close(NULL);
+    dp__replicas_close(NULL);
 }
 
 START_TEST(what_cannot_be_is_refused)
@@ -432,8 +430,8 @@ static dp_status_t replicate(rank_t *r, const dp_moe_vt_t *vt, dp_moe_t *moe, co
     dp_attention_t attention = {0};
 
     expect_ok(dp_moe_layer_part(&attention_vt, &attention, vt, moe, DP_F64, 64, layer, part), "layer");
-    ck_assert_ptr_null(dp_moe_layer_placement(*layer));
-    return dp_moe_layer_replicate(*layer, r->replicas, placement, part);
+    ck_assert_ptr_null(part->placement);
+    return dp__moe_layer_replicate(*layer, r->replicas, placement, part);
 }
 
 static void use_layers(rank_t *r)
@@ -447,7 +445,7 @@ static void use_layers(rank_t *r)
     dp_part_t part = {.struct_size = sizeof(part)};
 
     expect_ok(replicate(r, &moe_vt, &moe, first, &layer, &part), "replicate");
-    ck_assert_mem_eq(dp_moe_layer_placement(layer), first, sizeof(first));
+    ck_assert_mem_eq(part.placement, first, sizeof(first));
     ck_assert_ptr_nonnull(part.reduce);
     /* attention's parameters take 64 elements of a layer, the router five */
     for (int i = 0; i < 8; i++)
@@ -456,9 +454,9 @@ static void use_layers(rank_t *r)
     expect_ok(r->device_vt->synchronize(r->stream, -1), "reduce");
     for (int i = 0; i < 8; i++)
         ck_assert_double_eq(grads[64 + 5 + i], 1 + i % 4 + 5 + i % 4);
-    expect_refused(dp_moe_layer_replicate(layer, r->replicas, first, &part), DP_ERR_INVALID, "once");
+    expect_refused(dp__moe_layer_replicate(layer, r->replicas, first, &part), DP_ERR_INVALID, "once");
     expect_refused(dp_moe_layer_place(layer, bad, &memory, 1, NULL), DP_ERR_INVALID, "expert 1");
-    ck_assert_mem_eq(dp_moe_layer_placement(layer), first, sizeof(first));
+    ck_assert_mem_eq(part.placement, first, sizeof(first));
     const uint64_t revision = *part.revision;
     expect_ok(dp_moe_layer_place(layer, first, &memory, 1, NULL), "place");
     ck_assert_uint_gt(*part.revision, revision);
@@ -498,8 +496,8 @@ START_TEST(the_first_placement_has_every_expert)
             int32_t placement[24];
 
             dp_replicas_first_placement(experts, replicas, placement);
-            expect_ok(dp_replicas_check(experts, replicas, placement), "first placement");
-            ck_assert_int_eq(dp_replicas_check(experts, experts - 1, placement), DP_ERR_INVALID);
+            expect_ok(dp__replicas_check(experts, replicas, placement), "first placement");
+            ck_assert_int_eq(dp__replicas_check(experts, experts - 1, placement), DP_ERR_INVALID);
         }
 }
 END_TEST

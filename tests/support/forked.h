@@ -6,6 +6,7 @@
 #define DP_TESTS_FORKED_H
 
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 
 #include <arpa/inet.h>
 #include <check.h>

@@ -8,6 +8,7 @@
 
 #include <check.h>
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 
 #include "guarded.h"
 #include "inline.h"

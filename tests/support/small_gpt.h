@@ -13,6 +13,7 @@
 
 #include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
+#include <dualpipe/plan.h>
 #include <dualpipe/run.h>
 
 enum {

@@ -1,9 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT test_group_local.c:
  * ranks as threads: key-value store, collectives, waits, aborts, flight recorders. */
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 
 #include "base/environment.h"
 #include "base/wait.h"
+#include "group/spans.h"
 
 #include <check.h>
 #include <pthread.h>
@@ -143,7 +145,7 @@ static dp_status_t collect_body(rank_t *self)
     for (int32_t root = 0; root < self->size && status == DP_OK; root++) {
         collected_t c = {0, 0, self->argument};
 
-        status = dp_group_collect(self->group, root, mine, bytes, take, &c);
+        status = dp__group_collect(self->group, root, mine, bytes, take, &c);
         if (status == DP_OK && root == self->rank && (c.wrong != 0 || c.next != self->size))
             status = dp_fail(DP_ERR_NUMERIC, "%d bytes are wrong, %d ranks were seen", c.wrong, c.next);
     }
@@ -503,7 +505,7 @@ START_TEST(every_allocation_may_fail)
 
             status = boot_of(host)->put(host, "key", "value", 5);
             if (status == DP_OK)
-                status = dp_group_recorder(groups[0], 8, &records);
+                status = dp__group_recorder(groups[0], 8, &records);
             dp_group_leave(groups[0]);
         }
         untouched = c.left >= 0;
@@ -527,11 +529,11 @@ static dp_status_t recorder_body(rank_t *self)
 {
     dp_span_t *records;
     char text[128], wanted[128];
-    dp_status_t status = dp_group_recorder(self->group, 4, &records);
+    dp_status_t status = dp__group_recorder(self->group, 4, &records);
 
     if (status != DP_OK)
         return status;
-    dp_group_recorder_name(self->group, 3, "mlp");
+    dp__group_recorder_name(self->group, 3, "mlp");
     records[1] = (dp_span_t){.start_ns = 10, .end_ns = 20, .step = 2, .microbatch = 0, .kind = DP_SPAN_SEND};
     records[2] = (dp_span_t){.start_ns = 30,
                              .step = 3,
@@ -547,7 +549,7 @@ static dp_status_t recorder_body(rank_t *self)
     status = dp_group_barrier(self->group);
     for (int32_t r = 0; r < self->size && status == DP_OK; r++) {
         snprintf(wanted, sizeof(wanted), "step 3: mlp(B) of stage %d, chunk 1, micro-batch 5", r);
-        dp_group_describe(self->group, r, text, sizeof(text));
+        dp__group_describe(self->group, r, text, sizeof(text));
         if (strcmp(text, wanted) != 0)
             status = dp_fail(DP_ERR_NUMERIC, "rank %d is described as: %s", r, text);
     }
@@ -639,24 +641,24 @@ START_TEST(describe_finds_words_for_every_span)
     char text[128], cut[8];
 
     ck_assert_int_eq(dp_group_local(1, NULL, &group), DP_OK);
-    dp_group_describe(group, 0, text, sizeof(text));
+    dp__group_describe(group, 0, text, sizeof(text));
     ck_assert_str_eq(text, "");
-    ck_assert_int_eq(dp_group_recorder(group, 0, &records), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_group_recorder(group, 1, &records), DP_OK);
+    ck_assert_int_eq(dp__group_recorder(group, 0, &records), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__group_recorder(group, 1, &records), DP_OK);
     records[0] = sentences[_i].span;
-    dp_group_describe(group, 0, text, sizeof(text));
+    dp__group_describe(group, 0, text, sizeof(text));
     ck_assert_str_eq(text, sentences[_i].text);
-    dp_group_describe(group, 0, cut, sizeof(cut));
+    dp__group_describe(group, 0, cut, sizeof(cut));
     ck_assert_int_eq(strncmp(cut, text, sizeof(cut) - 1), 0);
-    dp_group_describe(group, 1, text, sizeof(text));
+    dp__group_describe(group, 1, text, sizeof(text));
     ck_assert_str_eq(text, "");
-    dp_group_describe(group, -1, text, sizeof(text));
+    dp__group_describe(group, -1, text, sizeof(text));
     ck_assert_str_eq(text, "");
     /* the latest start of all recorders counts */
-    ck_assert_int_eq(dp_group_recorder(group, 2, &later), DP_OK);
+    ck_assert_int_eq(dp__group_recorder(group, 2, &later), DP_OK);
     later[1] =
         (dp_span_t){.start_ns = 100, .step = 8, .microbatch = -1, .chunk = -1, .stage = -1, .kind = DP_SPAN_STEP};
-    dp_group_describe(group, 0, text, sizeof(text));
+    dp__group_describe(group, 0, text, sizeof(text));
     ck_assert_str_eq(text, "step 8: between two operations");
     dp_group_leave(group);
 }

@@ -3,11 +3,13 @@
  * test_group_poll.c: dp_host_t.poll, for runtimes that get on only while somebody asks: its ends, its deadlines, and
  * that it leaves the core to others. Ranks as threads and as processes. */
 #include <dualpipe/group.h>
+#include <dualpipe/plugin.h>
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
 
 #include "group/pin.h"
+#include "group/spans.h"
 #include "tests/support/forked.h"
 #include "tests/support/suite.h"
 
@@ -116,7 +118,7 @@ START_TEST(the_jobs_limit_waits_for_those_who_work)
     runtime_t r = runtime_in(host, 6 * limits->hang_ns);
     dp_span_t *records;
 
-    ck_assert_int_eq(dp_group_recorder(group, 2, &records), DP_OK);
+    ck_assert_int_eq(dp__group_recorder(group, 2, &records), DP_OK);
     r.heartbeat = &records[0];
     ck_assert_int_eq(host->poll(host, progress, &r, -1, "a request"), DP_OK);
     ck_assert_int_ge(host->now_ns(host), r.ready_ns);

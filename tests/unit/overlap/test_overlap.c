@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "overlap/bound.h"
 #include "tests/support/suite.h"
 
 /* All-to-all as long as computation; layers that divide into all numbers of chunks here. */
@@ -149,12 +150,12 @@ START_TEST(the_bound_knows_memory_and_chains)
     own.segments = &layer;
     ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);
     plan_of.schedule = schedule;
-    ck_assert_int_eq(dp_overlap_bound(&plan_of, &bound), DP_OK);
+    ck_assert_int_eq(dp__overlap_request_bound(&plan_of, &bound), DP_OK);
     warm = 2 * f + 0.5 + i + 0.5 - (4.4 + 4.6); /* of rank 0 until its first I, less one F */
     cool = 2 * f + 0.5 + 2 * i + 0.5 + 2.4 - (4.4 + 4.6 + 9.3 + 5.3 + 2.4 + 5.1);
     ck_assert_double_eq_tol(bound, computes + warm + cool, 1e-9);
     plan_of.memory_cap = -1.0;
-    ck_assert_int_eq(dp_overlap_bound(&plan_of, &bound), DP_OK);
+    ck_assert_int_eq(dp__overlap_request_bound(&plan_of, &bound), DP_OK);
     ck_assert_double_eq_tol(bound, fmax(computes + f + 0.5, 2 * f + 2 * i + 1.0 + 2.4), 1e-9);
     dp_schedule_free(schedule);
 }

@@ -86,8 +86,7 @@ static const dp_comm_vt_t comm_vt = {
 
 /* ---- replicas ---- */
 
-static const dp_replicas_config_t usual = {
-    .struct_size = sizeof(usual),
+static const dp__replicas_config_t usual = {
     .experts = EXPERTS,
     .replicas = REPLICAS,
     .expert_count = EXPERT,
@@ -99,11 +98,11 @@ static const dp_replicas_config_t usual = {
     .comm_size = 2,
 };
 
-static dp_replicas_t *open_replicas(void)
+static dp__replicas_t *open_replicas(void)
 {
-    dp_replicas_t *replicas = NULL;
+    dp__replicas_t *replicas = NULL;
 
-    ck_assert_int_eq(dp_replicas_open(&usual, &replicas), DP_OK);
+    ck_assert_int_eq(dp__replicas_open(&usual, &replicas), DP_OK);
     return replicas;
 }
 
@@ -115,18 +114,18 @@ static void all_is_given_back(void)
 
 static dp_status_t open_and_close(void *arg)
 {
-    dp_replicas_t *replicas = NULL;
-    dp_status_t status = dp_replicas_open(arg, &replicas);
+    dp__replicas_t *replicas = NULL;
+    dp_status_t status = dp__replicas_open(arg, &replicas);
 
     ck_assert((status < 0) == (replicas == NULL));
-    dp_replicas_close(replicas);
+    dp__replicas_close(replicas);
     all_is_given_back();
     return status;
 }
 
 START_TEST(replicas_that_cannot_be_opened_leave_nothing)
 {
-    dp_replicas_config_t config = usual;
+    dp__replicas_config_t config = usual;
     long k = 0;
 
     ck_assert_int_eq(fail_each(open_and_close, &config, 0), 5); /* three memories, a stream, an exchange */
@@ -145,7 +144,7 @@ END_TEST
 
 #define REFUSED(change, expected, words)                                                                               \
     do {                                                                                                               \
-        dp_replicas_config_t config = usual;                                                                           \
+        dp__replicas_config_t config = usual;                                                                          \
         dp_comm_vt_t table = comm_vt;                                                                                  \
                                                                                                                        \
         config.comm_vt = &table;                                                                                       \
@@ -156,7 +155,6 @@ END_TEST
 
 START_TEST(senseless_replicas_are_refused)
 {
-    REFUSED(config.struct_size = 8, DP_ERR_INVALID, "struct_size is 8");
     REFUSED(config.device_vt = NULL, DP_ERR_INVALID, "a device and the expert group's comm are required");
     REFUSED(config.device = NULL, DP_ERR_INVALID, "a device and the expert group's comm are required");
     REFUSED(config.comm_vt = NULL, DP_ERR_INVALID, "a device and the expert group's comm are required");
@@ -181,7 +179,7 @@ START_TEST(senseless_replicas_are_refused)
 END_TEST
 
 typedef struct summing {
-    dp_replicas_t *replicas;
+    dp__replicas_t *replicas;
     int32_t placement[REPLICAS];
     double grads[LOCAL][EXPERT];
 } summing_t;
@@ -192,20 +190,20 @@ static dp_status_t sum(void *arg)
 
     for (int i = 0; i < EXPERT; i++)
         x->grads[0][i] = 1, x->grads[1][i] = 2;
-    return dp_replicas_sum(x->replicas, x->placement, x->grads, &stream);
+    return dp__replicas_sum(x->replicas, x->placement, x->grads, &stream);
 }
 
 START_TEST(experts_without_replicas_need_no_sums)
 {
-    dp_replicas_config_t config = usual;
+    dp__replicas_config_t config = usual;
     summing_t x = {NULL, {0, 1, 2, 3}, {{0}}};
 
     config.experts = REPLICAS;
     ck_assert_int_eq(fail_each(open_and_close, &config, 0), 4);
-    ck_assert_int_eq(dp_replicas_open(&config, &x.replicas), DP_OK);
+    ck_assert_int_eq(dp__replicas_open(&config, &x.replicas), DP_OK);
     ck_assert_int_eq(fail_each(sum, &x, 0), 0);
     ck_assert_double_eq(x.grads[1][0], 2);
-    dp_replicas_close(x.replicas);
+    dp__replicas_close(x.replicas);
 }
 END_TEST
 
@@ -213,21 +211,21 @@ START_TEST(placements_are_looked_at)
 {
     int32_t placement[4] = {0, 1, 2, 0}, first[5];
 
-    ck_assert_int_eq(dp_replicas_check(3, 4, placement), DP_OK);
-    ck_assert_int_eq(dp_replicas_check(3, 4, NULL), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_replicas_check(0, 4, placement), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_replicas_check(5, 4, placement), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_replicas_check(3, 1u << 30, placement), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_replicas_check(4, 4, placement), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_check(3, 4, placement), DP_OK);
+    ck_assert_int_eq(dp__replicas_check(3, 4, NULL), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_check(0, 4, placement), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_check(5, 4, placement), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_check(3, 1u << 30, placement), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_check(4, 4, placement), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "no replica of expert 3"));
     placement[2] = 3;
-    ck_assert_int_eq(dp_replicas_check(3, 4, placement), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_check(3, 4, placement), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "replica 2 is of expert 3, there are experts 0 to 2"));
     placement[2] = -1;
-    ck_assert_int_eq(dp_replicas_check(3, 4, placement), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_check(3, 4, placement), DP_ERR_INVALID);
     oom_install();
     oom_arm(0, false);
-    ck_assert_int_eq(dp_replicas_check(3, 4, placement), DP_ERR_NOMEM);
+    ck_assert_int_eq(dp__replicas_check(3, 4, placement), DP_ERR_NOMEM);
     oom_disarm();
     oom_uninstall();
     dp_replicas_first_placement(3, 5, first);
@@ -246,13 +244,13 @@ START_TEST(replicas_of_one_expert_get_one_sum)
     ck_assert_int_eq(fail_each(sum, &x, 0), 6);
     ck_assert_double_eq(x.grads[0][0], 103);
     ck_assert_double_eq(x.grads[1][0], 103);
-    dp_replicas_close(x.replicas);
+    dp__replicas_close(x.replicas);
     all_is_given_back();
 }
 END_TEST
 
 typedef struct moving {
-    dp_replicas_t *replicas;
+    dp__replicas_t *replicas;
     int32_t from[REPLICAS], to[REPLICAS];
     unsigned char large[LOCAL][100], small[LOCAL][40]; /* large: more than a row of the exchange, so two pieces */
     uint64_t sent;
@@ -268,7 +266,7 @@ static dp_status_t move(void *arg)
         memset(x->large[i], 7 + i, sizeof(x->large[i]));
         memset(x->small[i], 7 + i, sizeof(x->small[i]));
     }
-    return dp_replicas_move(x->replicas, x->from, x->to, memories, 2, &x->sent);
+    return dp__replicas_move(x->replicas, x->from, x->to, memories, 2, &x->sent);
 }
 
 START_TEST(replicas_move_to_other_ranks)
@@ -284,7 +282,7 @@ START_TEST(replicas_move_to_other_ranks)
     ck_assert_uint_eq(x.small[0][39], PEERS_BYTE);
     ck_assert_uint_eq(x.small[1][0], 8); /* its second replica, which stays where it is */
     ck_assert_uint_eq(x.large[1][0], 8);
-    dp_replicas_close(x.replicas);
+    dp__replicas_close(x.replicas);
     all_is_given_back();
 }
 END_TEST
@@ -300,8 +298,8 @@ START_TEST(a_copy_on_the_same_rank_does_not_travel)
     ncalls = 0;
     ck_assert_int_eq(move(&x), DP_OK); /* where nothing moves nobody is asked */
     ck_assert_int_eq(ncalls, 0);
-    ck_assert_int_eq(dp_replicas_move(x.replicas, x.from, x.to, NULL, 0, NULL), DP_OK);
-    dp_replicas_close(x.replicas);
+    ck_assert_int_eq(dp__replicas_move(x.replicas, x.from, x.to, NULL, 0, NULL), DP_OK);
+    dp__replicas_close(x.replicas);
 }
 END_TEST
 
@@ -309,15 +307,15 @@ START_TEST(senseless_moves_are_refused)
 {
     moving_t x = {.replicas = open_replicas(), .from = {0, 1, 2, 0}, .to = {1, 1, 2, 0}};
 
-    ck_assert_int_eq(dp_replicas_move(NULL, x.from, x.to, NULL, 0, NULL), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_replicas_move(x.replicas, x.from, x.to, NULL, 1, NULL), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_move(NULL, x.from, x.to, NULL, 0, NULL), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__replicas_move(x.replicas, x.from, x.to, NULL, 1, NULL), DP_ERR_INVALID);
     x.from[0] = 3;
     ck_assert_int_eq(move(&x), DP_ERR_INVALID);
     x.from[0] = 0;
     x.to[3] = -1;
     ck_assert_int_eq(move(&x), DP_ERR_INVALID);
-    dp_replicas_close(x.replicas);
-    dp_replicas_close(NULL);
+    dp__replicas_close(x.replicas);
+    dp__replicas_close(NULL);
     all_is_given_back();
 }
 END_TEST
@@ -645,7 +643,7 @@ END_TEST
 
 typedef struct replicating {
     rig_t rig;
-    dp_replicas_t *replicas;
+    dp__replicas_t *replicas;
     int32_t placement[REPLICAS];
 } replicating_t;
 
@@ -659,7 +657,7 @@ static dp_status_t replicate(void *arg)
     ck_assert_int_eq(make(&x->rig), DP_OK);
     due = before;
     ncalls = 0;
-    status = dp_moe_layer_replicate(x->rig.layer, x->replicas, x->placement, &x->rig.part);
+    status = dp__moe_layer_replicate(x->rig.layer, x->replicas, x->placement, &x->rig.part);
     dp_moe_layer_free(x->rig.layer);
     return status;
 }
@@ -675,7 +673,7 @@ static dp_status_t replicate(void *arg)
 
 START_TEST(a_layer_is_replicated_once_and_as_its_plugin_has_it)
 {
-    dp_replicas_t *replicas = open_replicas();
+    dp__replicas_t *replicas = open_replicas();
     replicating_t whole = {rig(), replicas, {0, 1, 2, 0}};
 
     ck_assert_int_eq(fail_each(replicate, &whole, 0), 3); /* memory for the placement, a copy, until it is there */
@@ -689,15 +687,15 @@ START_TEST(a_layer_is_replicated_once_and_as_its_plugin_has_it)
         oom_install();
         ck_assert_int_eq(make(&whole.rig), DP_OK);
         oom_arm(k, false);
-        ck_assert_int_eq(dp_moe_layer_replicate(whole.rig.layer, replicas, whole.placement, &whole.rig.part),
+        ck_assert_int_eq(dp__moe_layer_replicate(whole.rig.layer, replicas, whole.placement, &whole.rig.part),
                          DP_ERR_NOMEM);
         oom_disarm();
         dp_moe_layer_free(whole.rig.layer);
         ck_assert_int_eq(oom_live(), 0);
         oom_uninstall();
     }
-    ck_assert_int_eq(dp_moe_layer_replicate(NULL, replicas, whole.placement, &whole.rig.part), DP_ERR_INVALID);
-    dp_replicas_close(replicas);
+    ck_assert_int_eq(dp__moe_layer_replicate(NULL, replicas, whole.placement, &whole.rig.part), DP_ERR_INVALID);
+    dp__replicas_close(replicas);
     all_is_given_back();
 }
 END_TEST
@@ -713,9 +711,9 @@ START_TEST(a_placement_moves_with_its_experts)
     ck_assert_int_eq(make(&r), DP_OK);
     ck_assert_int_eq(dp_moe_layer_place(r.layer, x.to, &memory, 1, &sent), DP_ERR_INVALID);
     ck_assert_int_eq(dp_moe_layer_place(NULL, x.to, &memory, 1, &sent), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_moe_layer_replicate(r.layer, x.replicas, x.from, &r.part), DP_OK);
-    ck_assert_int_eq(dp_moe_layer_replicate(r.layer, x.replicas, x.from, &r.part), DP_ERR_INVALID);
-    ck_assert_mem_eq(dp_moe_layer_placement(r.layer), x.from, sizeof(x.from));
+    ck_assert_int_eq(dp__moe_layer_replicate(r.layer, x.replicas, x.from, &r.part), DP_OK);
+    ck_assert_int_eq(dp__moe_layer_replicate(r.layer, x.replicas, x.from, &r.part), DP_ERR_INVALID);
+    ck_assert_mem_eq(r.part.placement, x.from, sizeof(x.from));
     revision = *r.part.revision;
     accumulator[64 + 4] = 5; /* behind attention's parameters and the layer's norm: the first replica */
     ck_assert_int_eq(r.part.reduce(r.part.reduce_self, accumulator, &stream), DP_OK);
@@ -730,9 +728,9 @@ START_TEST(a_placement_moves_with_its_experts)
     ck_assert_uint_eq(sent, 100);
     ck_assert_mem_eq(r.part.placement, x.to, sizeof(x.to));
     ck_assert_uint_gt(*r.part.revision, revision);
-    ck_assert_uint_gt(dp_replicas_bytes(x.replicas), 0);
+    ck_assert_uint_gt(dp__replicas_bytes(x.replicas), 0);
     dp_moe_layer_free(r.layer);
-    dp_replicas_close(x.replicas);
+    dp__replicas_close(x.replicas);
     all_is_given_back();
 }
 END_TEST
