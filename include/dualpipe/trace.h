@@ -1,22 +1,23 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace.h: what the Chrome trace of a run says: what its segments and operations cost, and how much of its
- * communication ran behind computation.
+ * trace.h: reads the Chrome trace of a run: what its segments and operations cost, and how much of
+ * its communication ran behind computation.
  *
- *     dp_trace_read(read, file, NULL, &trace);                     // read: the next bytes of the trace
+ *     dp_trace_read(read, file, NULL, &trace);             // read: the next bytes of the trace
  *     dp_trace_overlap_t overlap = {.struct_size = sizeof(overlap)};
- *     dp_trace_overlap(trace, 0, &overlap);                        // its first device: communication, hidden, idle
- *     dp_trace_costs_write(trace, NULL, write, to);                // a file for `dualpipe simulate --costs`
+ *     dp_trace_overlap(trace, 0, &overlap);                // the first device
+ *     dp_trace_costs_write(trace, NULL, write, to);        // for `dualpipe simulate --costs`
  *     dp_trace_free(trace);
  *
- * Read are traces of PyTorch's profiler (kernels, copies, annotations), and those of a timeline of ours
- * (dp_timeline_write_chrome, `dualpipe simulate --format trace`); both forms of the format: an object with
- * "traceEvents", and a plain array of events, which may end with the file. A file packed with gzip is unpacked by the
- * caller. Of what is read, some 100 bytes an event are kept, whatever the size of the file.
- * Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+ * It reads traces of PyTorch's profiler (kernels, copies, annotations) and those of
+ * dp_timeline_write_chrome() and `dualpipe simulate --format trace`. Both forms of the format are
+ * read: an object with "traceEvents", and a plain array of events, which may be cut off. The caller
+ * unpacks a file packed with gzip. Some 100 bytes an event are kept, whatever the size of the file.
+ * Format: Trace Event Format,
+ * https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
  *
- * Errors of all functions here: DP_ERR_INVALID for arguments, DP_ERR_NOMEM; what else one may return stands at it.
- * Once it is read a trace does not change: threads may ask it at once. */
+ * All functions here return DP_ERR_INVALID for wrong arguments and DP_ERR_NOMEM. Each names its
+ * other errors. A trace does not change once it is read: several threads may use it. */
 #ifndef DUALPIPE_TRACE_H
 #define DUALPIPE_TRACE_H
 
@@ -26,34 +27,34 @@
 extern "C" {
 #endif
 
-/** Fills a buffer with up to `room` bytes; 0 in *bytes_out: there are no more. A failure ends the reading and is
- *  returned. */
+/** Fills a buffer with up to `room` bytes. 0 in *bytes_out: the end. A failure ends the reading and
+ * is returned. */
 typedef dp_status_t (*dp_read_fn)(void *user, void *buffer, size_t room, size_t *bytes_out);
 
 typedef struct dp_trace dp_trace_t;
 
-/** How a trace is read. struct_size is set by the caller; zeroes are the defaults. */
+/** How a trace is read. The caller sets struct_size; zeros are the defaults. */
 typedef struct dp_trace_options {
     uint32_t struct_size;
-    int32_t annotations; /* 1: a trace of annotations alone, without a record of a device, will do: for costs */
-    /* an extended regular expression: kernels of such a name are communication, besides those of NCCL, RCCL, DeepEP,
-     * NVSHMEM, symmetric memory and copies between devices. NULL: no more */
+    /* 1: a trace of annotations alone, without a record of a device, will do: for costs */
+    int32_t annotations;
+    /* an extended regular expression: kernels of such a name are communication, besides those of
+     * NCCL, RCCL, DeepEP, NVSHMEM, symmetric memory and copies between devices. NULL: no more */
     const char *communication;
     uint64_t most_bytes; /* of memory for what is kept; 0: 2 GiB */
 } dp_trace_options_t;
 #define DP_TRACE_OPTIONS_MIN DP_SIZE_TO(dp_trace_options_t, most_bytes)
 
-/**
- * Reads a trace to its end. options may be NULL. The caller frees *trace_out, which is NULL after a failure.
- * DP_ERR_REJECTED: it is no trace, or none with a record of a device; the message names the byte.
- * DP_ERR_OVERFLOW: more than most_bytes would have to be kept. The failure of read is returned. [any]
- */
+/** Reads a trace to its end. options may be NULL. The caller frees *trace_out, which is NULL after
+ * a failure. DP_ERR_REJECTED: it is no trace, or no record of a device is in it; the message names
+ * the byte. DP_ERR_OVERFLOW: more than most_bytes would have to be kept. A failure of `read` is
+ * returned. [any] */
 DP_API dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t *options,
                                  dp_trace_t **trace_out);
-/** NULL is allowed. [any] */
+/** Frees a trace. NULL is allowed. [any] */
 DP_API void dp_trace_free(dp_trace_t *trace);
 
-/** What a trace holds. struct_size is set by the caller. */
+/** What a trace holds. The caller sets struct_size. */
 typedef struct dp_trace_about {
     uint32_t struct_size;
     int32_t devices; /* how many have records: rows of dp_trace_overlap() */
@@ -63,11 +64,11 @@ typedef struct dp_trace_about {
     int32_t cut_off; /* 1: the array of events was not closed */
 } dp_trace_about_t;
 #define DP_TRACE_ABOUT_MIN DP_SIZE_TO(dp_trace_about_t, cut_off)
-/** [any] */
+/** Fills *about_out. [any] */
 DP_API dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out);
 
-/** Figures of one device. Times in ns, as unions: an instant at which two kernels run counts once. struct_size is set
- *  by the caller. */
+/** Figures of one device. Times are in ns, as unions: an instant at which two kernels run counts
+ * once. The caller sets struct_size. */
 typedef struct dp_trace_overlap {
     uint32_t struct_size;
     const char *name;      /* "rank 3", "device 0". Borrowed until dp_trace_free() */
@@ -81,32 +82,33 @@ typedef struct dp_trace_overlap {
     double computation_sms, communication_sms;
 } dp_trace_overlap_t;
 #define DP_TRACE_OVERLAP_MIN DP_SIZE_TO(dp_trace_overlap_t, communication_sms)
-/** Of device `row`, from 0, in the order of ranks. DP_ERR_INVALID: there is no such row. [any] */
+/** The figures of device `row`, from 0, in the order of ranks. DP_ERR_INVALID: there is no such
+ * row. [any] */
 DP_API dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_overlap_t *overlap_out);
 
-/** What dp_trace_costs_write() cannot know from the trace. struct_size is set by the caller; zeroes are the
- *  defaults. */
+/** What dp_trace_costs_write() cannot know from the trace. The caller sets struct_size; zeros are
+ * the defaults. */
 typedef struct dp_trace_costs {
     uint32_t struct_size;
     int32_t layers;    /* of a chunk; 0: as many as one annotation around them holds */
     const char *title; /* what the text calls the trace; NULL: "a trace" */
-    /* [annotation_count] "attention.F=REGEX": annotations of this name are that segment's pass, one of attention,
-     * dispatch, mlp, combine and of F, I, W; the expression is an extended one. They come before the names that are
-     * known without, such as attn(F), mlp(B), dispatch_fwd. At most DP_TRACE_ANNOTATIONS */
+    /* [annotation_count] "attention.F=REGEX": annotations of this name are that segment's pass, one
+     * of attention, dispatch, mlp, combine and of F, I, W; the expression is an extended one. They
+     * come before the names that are known without, such as attn(F), mlp(B), dispatch_fwd. At most
+     * DP_TRACE_ANNOTATIONS */
     const char *const *annotations;
     int32_t annotation_count;
 } dp_trace_costs_t;
 #define DP_TRACE_COSTS_MIN   DP_SIZE_TO(dp_trace_costs_t, annotation_count)
 #define DP_TRACE_ANNOTATIONS 16
 
-/**
- * Writes what the trace shows of costs, in milliseconds, as lines NAME=VALUE that `dualpipe simulate --costs FILE`
- * reads: of a timeline of ours as dp_costs_measure() takes them; of torch.distributed.pipelining the medians of its
- * operations ("PP:0F3"), on the device where it has them; else of the kernels in annotated segments. An instant at
- * which kernels of several computing segments run is split evenly between them. costs may be NULL. The failure of
- * write is returned. DP_ERR_INVALID: an annotation that names no segment, or is not an expression. DP_ERR_REJECTED: no
- * annotation is a segment's, or no forward is there. [any]
- */
+/** Writes the costs that the trace shows, in milliseconds, as lines NAME=VALUE that `dualpipe
+ * simulate --costs FILE` reads. A timeline of this library gives those of dp_costs_measure().
+ * torch.distributed.pipelining gives the medians of its operations ("PP:0F3"), on the device where
+ * they are there. Other traces give those of the kernels in annotated segments. An instant at which
+ * kernels of several computing segments run is split evenly between them. costs may be NULL. A
+ * failure of `write` is returned. DP_ERR_INVALID: an annotation that names no segment, or is no
+ * expression. DP_ERR_REJECTED: no annotation is of a segment, or there is no forward. [any] */
 DP_API dp_status_t dp_trace_costs_write(const dp_trace_t *trace, const dp_trace_costs_t *costs, dp_write_fn write,
                                         void *user);
 
