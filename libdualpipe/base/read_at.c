@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * read_at.c: a piece of a file, all of it. */
+ * read_at.c: reads a range of a file. */
 #include "base/read_at.h"
 
 #include <errno.h>

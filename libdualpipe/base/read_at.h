@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * read_at.h: a piece of a file, all of it. */
+ * read_at.h: reads a range of a file. */
 #ifndef DP_BASE_READ_AT_H
 #define DP_BASE_READ_AT_H
 

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * json.h: reads strict JSON piece by piece, out of a text that it may change: of what nobody here
- * writes (numbers with fractions, true, null) it knows nothing. After the first piece that is not
- * there all further calls fail as well. */
+ * json.h: reads strict JSON token by token, from a text that it may change. It does not know what
+ * nobody here writes: fractions, true, false, null. After the first missing token all further calls
+ * fail. */
 #ifndef DP_CHECKPOINT_JSON_H
 #define DP_CHECKPOINT_JSON_H
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 20 };
+enum { BLOCK = 1 << 20 };
 
 uint32_t dp_checkpoint_count(const dp_checkpoint_t *c)
 {
@@ -109,10 +109,10 @@ dp_status_t dp_checkpoint_read(dp_checkpoint_t *c, uint32_t i, void *memory, siz
     if (t->end - t->begin != bytes)
         return dp_fail(DP_ERR_INVALID, "%s: tensor %s has %" PRIu64 " bytes, not %zu", c->folder, t->name,
                        t->end - t->begin, bytes);
-    buffer = dp__allocate(PIECE, 64);
+    buffer = dp__allocate(BLOCK, 64);
     if (buffer == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to read tensor %s", t->name);
-    status = dp__checkpoint_stream(c, i, buffer, PIECE, copy_part, memory);
+    status = dp__checkpoint_stream(c, i, buffer, BLOCK, copy_part, memory);
     dp__free(buffer);
     return status;
 }

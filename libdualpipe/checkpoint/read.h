@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * read.h: an open checkpoint, as those see it who read tensors piece by piece. */
+ * read.h: an open checkpoint, for those who read tensors block by block. */
 #ifndef DP_CHECKPOINT_READ_H
 #define DP_CHECKPOINT_READ_H
 
@@ -38,7 +38,7 @@ dp_status_t dp__blame_file(dp_status_t status, const char *path);
 typedef dp_status_t (*dp__piece_fn)(void *user, size_t at, const void *data, size_t bytes);
 
 /* Reads tensor i through `buffer` [room], and holds it against its digest: after an error the
- * pieces were worth nothing. */
+ * blocks are undefined. */
 dp_status_t dp__checkpoint_stream(dp_checkpoint_t *checkpoint, uint32_t i, void *buffer, size_t room, dp__piece_fn take,
                                   void *user);
 

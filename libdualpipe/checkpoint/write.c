@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { PIECE = 4 << 20 };
+enum { BLOCK = 4 << 20 };
 
 /* Has the disk begin with what was written; fsync waits for all of it at the end. */
 static void start_disk(int fd, uint64_t at, size_t bytes)
@@ -34,8 +34,8 @@ static dp_status_t write_tensor(const dp__write_t *w, dp__tensor_t *t, int fd, c
     dp__xxh64_t digest;
 
     dp__xxh64_begin(&digest);
-    for (uint64_t at = 0; at < bytes && status >= 0; at += PIECE) {
-        const size_t n = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
+    for (uint64_t at = 0; at < bytes && status >= 0; at += BLOCK) {
+        const size_t n = bytes - at < BLOCK ? (size_t)(bytes - at) : BLOCK;
 
         if (__atomic_load_n(w->stop, __ATOMIC_RELAXED) != 0)
             return dp_fail(DP_ERR_ABORTED, "%s: given up", path);

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moves.h: what has to travel when a placement is changed. */
+ * moves.h: what must be moved when a placement is changed. */
 #ifndef DP_EPLB_MOVES_H
 #define DP_EPLB_MOVES_H
 

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * list.c: runs all ranks in the order of time. A rank is looked at when something of its own ends
+ * list.c: runs all ranks in the order of time. A rank is looked at when one of its segments ends
  * or something for it comes; each of its lanes that is free then takes a segment, or waits.
  *
  * Memory is taken in the order of urgency: what overtakes leaves enough for all that it has
@@ -13,7 +13,7 @@
 
 #include "base/memory.h"
 
-enum { LOOKED_AT = 64 }; /* nodes, for what is due */
+enum { LOOKED_AT = 64 }; /* nodes, for the next node in order */
 
 /* The passes of a rank that have begun, and belong to one braid. */
 typedef struct braid {
@@ -58,7 +58,7 @@ struct dp__overlap_run {
     double *ready, *start; /* [nodes] */
     int32_t *left;         /* [walks] its nodes that are to come */
     bool *begun;           /* [nodes] */
-    bool *early;           /* [walks] it began before what was due */
+    bool *early;           /* [walks] it began before a more urgent pass */
     bool *late;            /* [walks] an I that hands on when its W ends */
     int32_t *braid;        /* [walks] the number of its braid on its rank */
     /* [ranks][LANES][room] nodes that wait for time alone, or for the rules */

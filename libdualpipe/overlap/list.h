@@ -10,10 +10,10 @@
 /* Of a rank: before its first I, and after its last F has begun. */
 enum { PHASE_FILL, PHASE_STEADY, PHASE_DRAIN, PHASES };
 
-/* How a lane chooses. What is due on it is the most urgent that the rules let begin, whether its
+/* How a lane chooses. Next on it is the most urgent that the rules let begin, whether its
  * data are there or not; urgency is the time at which something is to begin. */
 typedef struct dp__overlap_rules {
-    /* how much less urgent than what is due a segment may be that goes first */
+    /* how much less urgent than the next one a segment may be that goes first */
     double ahead[PHASES];
     /* share of a segment's time that a lane waits for a more urgent one; [LANES]: of a W */
     double patience[LANES + 1];

@@ -221,7 +221,7 @@ static void try_change(planning_t *x, dp__overlap_random_t *random, double worse
     run_forward(x, worse);
 }
 
-/* Urgencies by chance, and lanes that never wait for what is due. */
+/* Urgencies by chance, and lanes that never wait for a more urgent segment. */
 static void try_random(planning_t *x, dp__overlap_random_t *random, double worse)
 {
     plan_t *t = &x->trial;
@@ -468,7 +468,7 @@ dp_status_t dp__overlap_request_bound(const dp_overlap_request_t *request, doubl
 {
     planning_t x = {.tried = 0};
     dp_status_t status =
-        bound_out == NULL ? dp_fail(DP_ERR_INVALID, "plan: nowhere to put the bound") : open_problem(request, &x);
+        bound_out == NULL ? dp_fail(DP_ERR_INVALID, "plan: bound_out is NULL") : open_problem(request, &x);
 
     if (status >= 0)
         *bound_out = dp__overlap_bound(&x.problem);

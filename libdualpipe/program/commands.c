@@ -33,8 +33,8 @@ typedef struct dp__writer {
     int32_t first_slot[DP_MAX_CHUNKS], first_work[DP__KINDS], first_buffer_event;
     uint8_t *recorded_on; /* [events] stream, NOWHERE */
     int32_t *made_by[2];  /* [chunks * microbatches] pass that made F, or the gradient; -1 */
-    uint8_t *bend_used;   /* [first_bend[channel] + buffer] */
-    int32_t *first_bend;  /* [nchannels] */
+    uint8_t *local_used;  /* [first_local[channel] + buffer] */
+    int32_t *first_local; /* [nchannels] */
     bool no_memory;
     /* the operation that is being written */
     int32_t braid; /* -1: none, or one that is no braid */
@@ -166,7 +166,7 @@ static void put_call(dp__writer_t *x, int32_t pass, int op, int lane, int32_t se
     x->out->ncalls++;
 }
 
-static bool is_bend(const dp__writer_t *x, int32_t channel)
+static bool is_local(const dp__writer_t *x, int32_t channel)
 {
     return x->program->channels[channel].src == x->program->channels[channel].dst;
 }
@@ -180,7 +180,7 @@ static void begin_pass(dp__writer_t *x, int32_t number, const dp__step_pass_t *p
     put_wait(x, lane, work_end(x, pass));
     if (pass->source < 0)
         return;
-    if (is_bend(x, pass->source) || x->program->transport == DP_TRANSPORT_BUNDLES)
+    if (is_local(x, pass->source) || x->program->transport == DP_TRANSPORT_BUNDLES)
         put_wait(x, lane, ready_event(x, pass->source, pass->source_at));
     else
         append_command(x, DP__RECV, lane, number);
@@ -188,7 +188,7 @@ static void begin_pass(dp__writer_t *x, int32_t number, const dp__step_pass_t *p
 
 static void release_input(dp__writer_t *x, int32_t number, const dp__step_pass_t *pass, int lane)
 {
-    if (pass->source >= 0 && is_bend(x, pass->source))
+    if (pass->source >= 0 && is_local(x, pass->source))
         put_record(x, lane, free_again(x, pass->source, pass->source_at));
     else if (pass->source >= 0)
         append_command(x, DP__RELEASE, lane, number);
@@ -275,13 +275,13 @@ static dp_status_t find_dest(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
 {
     int32_t channel = pass->op == DP_OP_W ? -1 : x->channel[1][pass->kind][pass->chunk], buffer = 0;
 
-    if (channel < 0 || !is_bend(x, channel))
+    if (channel < 0 || !is_local(x, channel))
         return DP_OK; /* to another rank: known at its send */
-    while (buffer < x->out->buffers[channel] && x->bend_used[x->first_bend[channel] + buffer])
+    while (buffer < x->out->buffers[channel] && x->local_used[x->first_local[channel] + buffer])
         buffer++;
     if (buffer == x->out->buffers[channel])
-        return refuse_line(x, at, "more slots than it announces are in use in a bend");
-    x->bend_used[x->first_bend[channel] + buffer] = 1;
+        return refuse_line(x, at, "more slots than it announces are in use on a local edge");
+    x->local_used[x->first_local[channel] + buffer] = 1;
     pass->dest = channel;
     pass->dest_at = buffer;
     return DP_OK;
@@ -350,13 +350,13 @@ static dp_status_t open_pass(dp__writer_t *x, int32_t at, const dp__instr_pass_t
     return status;
 }
 
-/* Its memory is idle, and so is the slot of a bend that it has read. */
+/* Its memory is idle, and so is the slot of a local edge that it has read. */
 static void give_back_work(dp__writer_t *x, const dp__step_pass_t *pass)
 {
     if (pass->op != DP_OP_W)
         x->idle[pass->kind][x->nidle[pass->kind]++] = pass->work;
-    if (pass->source >= 0 && is_bend(x, pass->source))
-        x->bend_used[x->first_bend[pass->source] + pass->source_at] = 0;
+    if (pass->source >= 0 && is_local(x, pass->source))
+        x->local_used[x->first_local[pass->source] + pass->source_at] = 0;
 }
 
 static void give_backward_buffer(dp__writer_t *x, const dp__step_pass_t *backward)
@@ -616,7 +616,7 @@ static void count_begin(dp__writer_t *x, dp__census_t *n, int kind, int32_t chan
     int32_t *buffers = &x->out->buffers[channel >= 0 ? channel : 0];
 
     x->out->works[kind] = dp__max_int32(x->out->works[kind], ++n->alive[kind]);
-    if (channel < 0 || is_bend(x, channel))
+    if (channel < 0 || is_local(x, channel))
         return;
     /* twice what is made at once, so that none waits for the transfer of the one before */
     *buffers = dp__max_int32(*buffers, dp__max_int32(++n->held[channel], 2 * ++n->making[channel]));
@@ -648,7 +648,7 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n)
 
             n->alive[use[k].kind != DP_OP_F]--;
             if (channel >= 0)
-                n->making[channel] -= !is_bend(x, channel);
+                n->making[channel] -= !is_local(x, channel);
         }
     }
     return DP_OK;
@@ -709,7 +709,7 @@ static dp_status_t measure_plan(dp__writer_t *x)
 static int32_t number_events(dp__writer_t *x)
 {
     const dp_program_t *p = x->program;
-    int32_t n = DP_LANE_COUNT, bends = 0;
+    int32_t n = DP_LANE_COUNT, locals = 0;
 
     for (int kind = 0; kind < DP__KINDS; kind++) {
         x->first_work[kind] = n;
@@ -723,9 +723,9 @@ static int32_t number_events(dp__writer_t *x)
     n += x->out->backward_buffers;
     for (int32_t c = 0; c < p->nchannels; c++) {
         x->first_event[c] = n;
-        x->first_bend[c] = bends;
+        x->first_local[c] = locals;
         n += 2 * x->out->buffers[c];
-        bends += x->out->buffers[c];
+        locals += x->out->buffers[c];
     }
     return n;
 }
@@ -740,16 +740,16 @@ static dp_status_t allocate_plan(dp__writer_t *x)
     x->out->passes = dp__calloc((size_t)x->npasses + 1, sizeof(*x->out->passes));
     x->first_event = dp__calloc(2 * channels, sizeof(*x->first_event));
     x->made_by[0] = dp__allocate(2 * places * sizeof(int32_t), 64);
-    x->bend_used = dp__calloc(buffers + 1, 1);
+    x->local_used = dp__calloc(buffers + 1, 1);
     x->idle_buffers = dp__calloc((size_t)x->out->backward_buffers + 1, sizeof(*x->idle_buffers));
     x->steps = dp__calloc(2 * DP_BRAID_PASSES * (size_t)x->most_segments + 1, sizeof(*x->steps));
     x->scratch = dp__calloc(3 * (size_t)x->most_segments + 1, sizeof(*x->scratch));
-    if (x->out->passes == NULL || x->first_event == NULL || x->made_by[0] == NULL || x->bend_used == NULL ||
+    if (x->out->passes == NULL || x->first_event == NULL || x->made_by[0] == NULL || x->local_used == NULL ||
         x->steps == NULL || x->scratch == NULL || x->idle_buffers == NULL)
         return dp_fail(DP_ERR_NOMEM, "commands: no memory for %d passes", x->npasses);
     for (int32_t r = 0; r < x->out->backward_buffers; r++)
         x->idle_buffers[x->nidle_buffers++] = r;
-    x->first_bend = x->first_event + channels;
+    x->first_local = x->first_event + channels;
     x->made_by[1] = x->made_by[0] + places;
     memset(x->made_by[0], 0xff, 2 * places * sizeof(int32_t));
     x->out->nevents = number_events(x);
@@ -826,7 +826,7 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
     dp__free(x.at);
     dp__free(x.first_event);
     dp__free(x.made_by[0]);
-    dp__free(x.bend_used);
+    dp__free(x.local_used);
     dp__free(x.idle_buffers);
     dp__free(x.steps);
     dp__free(x.scratch);

@@ -12,7 +12,7 @@
  *                 program; the next forward in that slot starts after it
  *   buffer_end  the last pass that uses a backward buffer ended: W; the next backward in that
  *                 memory starts after it
- *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a bend, reads
+ *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a local edge, reads
  *   after it
  *   free[buffer]  the reader of a buffer has finished; the next writer starts after it. The first
  *                 segment of the part that writes may do so, which need not run on the lane of the
@@ -72,7 +72,7 @@ typedef struct dp__step_pass {
     int32_t beside;
     int32_t slot;            /* activation slot */
     int32_t backward_buffer; /* which memory of those of backwards; -1: none */
-    /* channel that its input comes from, -1: none; message, or buffer of a bend */
+    /* channel that its input comes from, -1: none; message, or buffer of a local edge */
     int32_t source, source_at;
     int32_t dest, dest_at; /* channel that its result goes to */
 } dp__step_pass_t;
@@ -93,7 +93,7 @@ typedef struct dp__commands {
     /* how many memories of backwards: as many as are alive at once, from I or B to W or B, of
      * stages that have some */
     int32_t backward_buffers;
-    /* [nchannels] of this rank: a source's outputs, slots of a bend or of a receiver of bundles;
+    /* [nchannels] of this rank: a source's outputs, slots of a local edge or of a receiver of bundles;
      * message n lies in buffer n mod that */
     int32_t *buffers;
     int32_t ntransfer_streams;

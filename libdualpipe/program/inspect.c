@@ -130,7 +130,7 @@ static dp_status_t check_transfer(dp__inspection_t *x, bool sends, int32_t *done
         return refuse_line(x, "no such channel");
     c = &p->channels[i->channel];
     if (c->src == c->dst)
-        return refuse_line(x, "its channel is a bend inside one rank, which has no transfers");
+        return refuse_line(x, "its channel is a local edge, which has no transfers");
     if (x->rank != (sends ? c->src : c->dst) || i->chunk != (sends ? c->src_chunk : c->dst_chunk) || i->op != c->op)
         return refuse_line(x, "its channel belongs to another chunk");
     if (i->peer != (sends ? c->dst : c->src))
@@ -165,8 +165,8 @@ static dp_status_t inspect_recv(dp__inspection_t *x)
 
 /* ---- compute ---- */
 
-/* A bend hands data on inside the rank: the operation that makes them stands above. */
-static dp_status_t consume_bend(const dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
+/* A local edge hands data on inside the rank: the operation that makes them stands above. */
+static dp_status_t consume_local(const dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
 {
     const dp__index_t *index = &x->v->index;
     const int32_t *made = part->op == DP_OP_F ? index->forward : index->backward;
@@ -177,7 +177,7 @@ static dp_status_t consume_bend(const dp__inspection_t *x, const dp_channel_t *c
     return DP_OK;
 }
 
-/* One input of an operation: nothing, a bend, or a message that was received for it. */
+/* One input of an operation: nothing, a local edge, or a message that was received for it. */
 static dp_status_t consume_input(dp__inspection_t *x, const dp__part_t *part, int32_t in)
 {
     int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
@@ -191,7 +191,7 @@ static dp_status_t consume_input(dp__inspection_t *x, const dp__part_t *part, in
         if (in != -1)
             return refuse_line(x, "it names a receive, but its input is made on this rank");
         x->consumed[channel]++;
-        return consume_bend(x, c, part);
+        return consume_local(x, c, part);
     }
     if (in < 0 || in >= x->position)
         return refuse_line(x, "no receive stands above it for its input");
@@ -204,8 +204,8 @@ static dp_status_t consume_input(dp__inspection_t *x, const dp__part_t *part, in
     return DP_OK;
 }
 
-/* A part that feeds a bend fills one of its slots. */
-static dp_status_t fill_bend(dp__inspection_t *x, const dp__part_t *part)
+/* A part that feeds a local edge fills one of its slots. */
+static dp_status_t fill_local(dp__inspection_t *x, const dp__part_t *part)
 {
     int32_t channel = dp__edges_out(&x->v->edges, x->rank, part->chunk, part->op);
     const dp_channel_t *c;
@@ -216,7 +216,7 @@ static dp_status_t fill_bend(dp__inspection_t *x, const dp__part_t *part)
     if (c->src != c->dst)
         return DP_OK;
     if (++x->sent[channel] - x->consumed[channel] > c->slots)
-        return refuse_line(x, "all slots of the bend inside this rank are still in use");
+        return refuse_line(x, "all slots of the local edge are still in use");
     return DP_OK;
 }
 
@@ -335,7 +335,7 @@ static dp_status_t check_input(const dp__inspection_t *x, const dp__part_t *part
 
     if (c == NULL || c->src == c->dst)
         return in != -1    ? refuse_line(x, "it names a receive that it has no use for")
-               : c != NULL ? consume_bend(x, c, part)
+               : c != NULL ? consume_local(x, c, part)
                            : DP_OK;
     if (in < 0 || in >= x->position)
         return refuse_line(x, "no receive stands above it for its input");
@@ -361,7 +361,7 @@ static dp_status_t inspect_start(dp__inspection_t *x)
     if (n == 0 && i->in != -1)
         return refuse_line(x, "it names a receive that it has no use for");
     if (n > 0)
-        status = fill_bend(x, part);
+        status = fill_local(x, part);
     if (status >= 0 && n > 0)
         status = check_input(x, part, i->in);
     if (status < 0)
@@ -387,7 +387,7 @@ static dp_status_t inspect_compute(dp__inspection_t *x)
     if ((n < 1 && i->in != -1) || (n < 2 && i->in2 != -1))
         return refuse_line(x, "it names a receive that it has no use for");
     for (int p = 0; p < n && status >= 0 && i->number < 0; p++)
-        status = fill_bend(x, &part[p]);
+        status = fill_local(x, &part[p]);
     for (int p = 0; p < n && status >= 0; p++)
         status = consume_input(x, &part[p], p == 0 ? i->in : i->in2);
     if (status >= 0)

@@ -8,7 +8,7 @@
 
 #define DEFAULT_SLOTS 2
 
-/* ---- a look at all operations: messages, slots of bends, instructions ---- */
+/* ---- a look at all operations: messages, slots of local edges, instructions ---- */
 
 typedef struct dp__survey {
     dp__lowering_t *w;
@@ -32,7 +32,7 @@ static void number_messages(dp__lowering_t *w)
             }
 }
 
-/* A part makes a message: to the next rank, or into a bend, which gets as many slots as are full at
+/* A part makes a message: to the next rank, or into a local edge, which gets as many slots as are full at
  * once. */
 static dp_status_t survey_output(dp__survey_t *x, int32_t rank, const dp__part_t *part, int64_t *count)
 {
@@ -60,7 +60,7 @@ static dp_status_t survey_output(dp__survey_t *x, int32_t rank, const dp__part_t
                    number);
 }
 
-/* A braid's pass takes its slot of a bend when it begins. */
+/* A braid's pass takes its slot of a local edge when it begins. */
 static void survey_start(dp__survey_t *x, int32_t rank, const dp_op_t *op)
 {
     dp__part_t part[2];

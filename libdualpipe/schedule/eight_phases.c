@@ -12,7 +12,7 @@ void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t 
     int32_t from_entry = place + 1;
     int32_t steady = microbatches - 2 * depth + from_entry;
 
-    /* 1. fill the path to the bend */
+    /* 1. fill the path to its last stage */
     for (int32_t i = 0; i < 2 * to_turn; i++)
         dp__emit_f(e, near);
     /* 2. both streams pass */
@@ -30,7 +30,7 @@ void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t 
     /* 4. steady state: every forward beside a backward of the other stream */
     for (int32_t i = 0; i < steady; i++) {
         if (i == 0 && to_turn == 0) {
-            /* next to the bend the neighbour waits for this forward: a pair would hand it over too
+            /* next to the last stage the neighbour waits for this forward: a pair would hand it over too
              * late */
             dp__emit_f(e, near);
             dp__emit_b(e, far);

@@ -16,7 +16,7 @@ typedef struct dp__emit {
     dp_op_t *out; /* NULL while operations are only counted */
     int64_t count;
     int32_t next_f[DP_MAX_CHUNKS], next_b[DP_MAX_CHUNKS], next_w[DP_MAX_CHUNKS];
-    int16_t *deferred; /* chunks whose W is due, oldest first */
+    int16_t *deferred; /* chunks whose W is deferred, oldest first */
     int64_t deferred_head, deferred_tail;
 } dp__emit_t;
 

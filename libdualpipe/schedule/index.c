@@ -104,7 +104,7 @@ static dp_status_t set_entry(int32_t *table, size_t at, const dp__entry_t *entry
     return DP_OK;
 }
 
-/* What a pass needs of its own rank has been made; it ends further below. */
+/* What a pass needs from this rank has been made; it ends further below. */
 static dp_status_t enter_start(const dp__index_t *x, const dp__entry_t *entry, int kind, size_t at)
 {
     if (kind == DP_OP_F && x->forward[at] >= 0)

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * text.h: pieces of text for the readers and writers of schedules. Nothing is copied and nothing
+ * text.h: slices of text for the readers and writers of schedules. Nothing is copied and nothing
  * need end in NUL. */
 #ifndef DP_SCHEDULE_TEXT_H
 #define DP_SCHEDULE_TEXT_H
@@ -42,7 +42,7 @@ dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const cha
 /* DP_ERR_INVALID with "NAME:LINE: ...". */
 dp_status_t dp__line_fail(const dp__line_t *line, const char *fmt, ...) DP_PRINTF(2, 3);
 
-/* Collects small pieces into larger writes. */
+/* Collects small writes into larger ones. */
 typedef struct dp__text_writer {
     dp_write_fn write;
     void *user;

@@ -21,7 +21,7 @@ typedef struct dp__squeeze {
     int32_t ranks, microbatches, parts; /* parts: 2 in a forward-only schedule */
     int32_t limit;                      /* most held on a rank */
     dp__v_rank_t *rank;
-    /* row of [2 * microbatches] per rank: chunks whose W is due, oldest first */
+    /* row of [2 * microbatches] per rank: chunks whose W is deferred, oldest first */
     uint8_t *chunk_due;
     int32_t *due_tail; /* [ranks] */
 } dp__squeeze_t;

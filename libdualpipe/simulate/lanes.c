@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * lanes.c: runs the commands of all ranks, each stream with a clock of its own. A rank goes through
+ * lanes.c: runs the commands of all ranks, each stream with its own clock. A rank goes through
  * its list in order and stops where it needs a time that another rank has not found yet; that one
  * wakes it. What verify accepts completes even when every rank does one thing after the other, so
  * it completes here. */

@@ -321,7 +321,7 @@ static void fill_scale(const sums_t *sums, double *scale)
         scale[s] = all > 0.0 ? sums->busy[s] * sums->stages / all : 1.0;
 }
 
-/* What a dp_measured_costs_t points to, in one piece of memory. */
+/* What a dp_measured_costs_t points to, in one block of memory. */
 typedef struct measured_memory {
     dp_costs_t costs; /* the first: dp_measured_costs_clear() frees it */
     dp_segment_costs_t segments, *lists;

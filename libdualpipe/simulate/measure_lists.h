@@ -16,7 +16,7 @@ static inline double dp__span_length(const dp_span_t *span)
  * one. */
 int dp__span_segment(const dp_timeline_t *timeline, const dp_span_t *span);
 
-/* *lists_out: costs with a list, in one piece of memory that dp__free() frees; NULL where a segment
+/* *lists_out: costs with a list, in one block of memory that dp__free() frees; NULL where a segment
  * of a stage was not seen, as in a timeline of whole operations. */
 dp_status_t dp__measure_lists(const dp_timeline_t *timeline, int32_t stages, dp_segment_costs_t **lists_out);
 

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * model.h: a program made ready for its run: checked ids, durations, bends inside a rank, numbered
+ * model.h: a program made ready for its run: checked ids, durations, local edges, numbered
  * messages. */
 #ifndef DP_SIMULATE_MODEL_H
 #define DP_SIMULATE_MODEL_H

@@ -187,7 +187,7 @@ dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_o
     if (status < 0)
         return status;
     if (request->program == NULL || request->costs == NULL || request->layer_costs == NULL || first_out == NULL)
-        return dp_fail(DP_ERR_INVALID, "partition: program, costs, layer_costs and first_out are due");
+        return dp_fail(DP_ERR_INVALID, "partition: program, costs, layer_costs and first_out are required");
     status = dp__sized_check("costs", request->costs, "dp_costs_t", DP_COSTS_MIN);
     if (status < 0)
         return status;

@@ -46,7 +46,7 @@ static double cost_of_step(const braid_t *x, const dp__pair_step_t *step)
     return costs[step->segment % LAYER];
 }
 
-/* F follows the segment before it, I the one after it in the forward order, W the I of its own
+/* F follows the segment before it, I the one after it in the forward order, W the I of the same
  * segment. */
 static double ready_time(const braid_t *x, const dp__pair_step_t *step)
 {

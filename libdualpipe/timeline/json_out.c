@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * json_out.c: JSON text in bounded pieces. */
+ * json_out.c: JSON text in bounded blocks. */
 #include "timeline/json_out.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ void dp__json_put(dp__json_out_t *out, const char *fmt, ...)
     va_end(args);
     if (bytes < 0 || (size_t)bytes >= sizeof(text)) {
         if (out->status >= 0)
-            out->status = dp_fail(DP_ERR_OVERFLOW, "JSON: %d bytes in one piece", bytes);
+            out->status = dp_fail(DP_ERR_OVERFLOW, "JSON: %d bytes at once", bytes);
         return;
     }
     append_bytes(out, text, (size_t)bytes);

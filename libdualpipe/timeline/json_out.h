@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * json_out.h: JSON text through a write callback, in pieces of bounded size. The first failure
+ * json_out.h: JSON text through a write callback, in blocks of bounded size. The first failure
  * sticks. */
 #ifndef DP_TIMELINE_JSON_OUT_H
 #define DP_TIMELINE_JSON_OUT_H

@@ -6,7 +6,7 @@
 
 #include <dualpipe/timeline.h>
 
-/* Packs one row (names included) into bytes that another process can unpack into any row of its own
+/* Packs one row (names included) into bytes that another process can unpack into any of its rows
  * timeline, so that one file can be written for all ranks. With buffer NULL, *bytes becomes the
  * size; otherwise it is the room and becomes the size. */
 dp_status_t dp__timeline_pack(const dp_timeline_t *timeline, int32_t rank, void *buffer, size_t *bytes);

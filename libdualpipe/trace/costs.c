@@ -378,11 +378,11 @@ static dp_status_t read_request(const dp_trace_costs_t *costs, request_t *reques
     if (status != DP_OK)
         return status;
     if (costs->layers < 0 || costs->layers > DP_SEGMENT_LAYERS)
-        return dp_fail(DP_ERR_INVALID, "dp_trace_costs_write: %d layers: 0 to %d are due", costs->layers,
+        return dp_fail(DP_ERR_INVALID, "dp_trace_costs_write: %d layers: 0 to %d are possible", costs->layers,
                        DP_SEGMENT_LAYERS);
     if (costs->annotation_count < 0 || costs->annotation_count > DP_TRACE_ANNOTATIONS ||
         (costs->annotation_count > 0 && costs->annotations == NULL))
-        return dp_fail(DP_ERR_INVALID, "dp_trace_costs_write: %d annotations: 0 to %d are due", costs->annotation_count,
+        return dp_fail(DP_ERR_INVALID, "dp_trace_costs_write: %d annotations: 0 to %d are possible", costs->annotation_count,
                        DP_TRACE_ANNOTATIONS);
     request->layers = costs->layers;
     request->title = costs->title != NULL ? costs->title : request->title;

@@ -140,18 +140,18 @@ static int peek_behind_blanks(dp__trace_json_reader_t *reader)
     return byte;
 }
 
-/* What stands there is not what was due. */
-static dp_status_t refuse_byte(dp__trace_json_reader_t *reader, int byte, const char *due)
+/* Another byte than the expected one. */
+static dp_status_t refuse_byte(dp__trace_json_reader_t *reader, int byte, const char *expected)
 {
     uint64_t offset = dp__trace_json_offset(reader);
 
     if (byte == -2)
         return reader->failure; /* the message is there */
     if (byte == -1)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the file ends where %s is due: it was cut off", offset, due);
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the file ends where %s is required: it was cut off", offset, expected);
     if (byte > ' ' && byte < 0x7f)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": '%c' where %s is due", offset, byte, due);
-    return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": 0x%02x where %s is due", offset, (unsigned)byte, due);
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": '%c' where %s is required", offset, byte, expected);
+    return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": 0x%02x where %s is required", offset, (unsigned)byte, expected);
 }
 
 void dp__trace_json_keep(dp__trace_json_reader_t *reader, const dp__trace_json_token_t *token)

@@ -15,7 +15,7 @@
 
 #define DP__JSON_DEPTH       128       /* deepest nesting that is read */
 #define DP__JSON_TEXT_BYTES  4096      /* what is kept of a string, its ending 0 included */
-#define DP__JSON_EVENT_BYTES (8 << 20) /* the longest piece that dp__trace_json_keep() holds */
+#define DP__JSON_EVENT_BYTES (8 << 20) /* the longest text that dp__trace_json_keep() holds */
 
 /* times lie within plus and minus this, so that differences can be taken */
 #define DP__JSON_MOST_NS (1ll << 61)
@@ -49,7 +49,7 @@ void dp__trace_json_close(dp__trace_json_reader_t *reader);
 /* DP_ERR_REJECTED: not JSON, cut off, or nested too deeply. The reader cannot go on after a
  * failure. */
 dp_status_t dp__trace_json_next(dp__trace_json_reader_t *reader, dp__trace_json_token_t *token);
-/* The rest of the value that `token` begins; nothing to do for one that is a token of its own. */
+/* The rest of the value that `token` begins; nothing to do for one that is a single token. */
 dp_status_t dp__trace_json_skip(dp__trace_json_reader_t *reader, const dp__trace_json_token_t *token);
 /* Bytes behind the last token's end. */
 uint64_t dp__trace_json_offset(const dp__trace_json_reader_t *reader);

@@ -114,7 +114,7 @@ static dp_status_t read_args(reading_t *reading, const dp__trace_json_token_t *o
 
 static dp_status_t wrong_time(const dp__trace_json_token_t *token, const char *key)
 {
-    return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": \"%s\" is \"%.40s\": a number of microseconds is due",
+    return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": \"%s\" is \"%.40s\": a number of microseconds is required",
                    token->offset, key, token->text);
 }
 
@@ -189,7 +189,7 @@ static dp_status_t read_event(reading_t *reading, const dp__trace_json_token_t *
     dp_status_t status;
 
     if (object->kind != DP__JSON_OBJECT)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": an event is due, {...}", object->offset);
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": an event is required, {...}", object->offset);
     clear_event(&reading->event, object->offset);
     if (reading->keep)
         dp__trace_json_keep(reading->json, object);

@@ -214,7 +214,7 @@ static void close_finder(finder_t *finder)
     dp__free(finder->of_thread);
 }
 
-/* The innermost range of one thread around a moment. */
+/* The innermost range of one thread around a point in time. */
 static uint32_t range_around(const dp_trace_t *trace, const thread_ranges_t *thread, int64_t time)
 {
     size_t low = thread->first, high = thread->end;
@@ -237,7 +237,7 @@ static uint32_t range_around(const dp_trace_t *trace, const thread_ranges_t *thr
 }
 
 /* Of the launching thread; else of any thread of the rank, for a backward pass is launched by a
- * thread of its own. */
+ * separate thread. */
 static uint32_t range_of_launch(const finder_t *finder, const dp__trace_launch_t *launch)
 {
     const dp_trace_t *trace = finder->trace;

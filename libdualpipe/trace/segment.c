@@ -63,7 +63,7 @@ dp_status_t dp__trace_rule(const char *text, dp__trace_rule_t *rule_out)
     rule_out->key = dp__trace_key_of(text, length);
     if (rule_out->key < 0 || text[length] == 0)
         return dp_fail(DP_ERR_INVALID,
-                       "annotation \"%.80s\": attention.F=REGEX is due, or another of the segments' names", text);
+                       "annotation \"%.80s\": attention.F=REGEX is required, or another of the segments' names", text);
     return dp__trace_regex(text + length + 1, &rule_out->regex);
 }
 

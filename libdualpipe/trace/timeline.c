@@ -60,7 +60,7 @@ static dp_status_t find_shape(const dp_trace_t *trace, shape_t *shape)
     return DP_OK;
 }
 
-/* Backwards for the input alone, of each row; the W follows as an operation of its own. */
+/* Backwards for the input alone, of each row; the W follows as a separate operation. */
 typedef struct lone {
     dp_op_t op;
     int32_t row;

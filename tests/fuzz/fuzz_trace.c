@@ -11,10 +11,10 @@
 #include "tools/io/cost_keys.h"
 #include "trace/overlap.h"
 
-static dp_status_t load(const uint8_t *data, size_t bytes, size_t piece, dp_trace_t **trace)
+static dp_status_t load(const uint8_t *data, size_t bytes, size_t block, dp_trace_t **trace)
 {
     const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = 64 << 20};
-    trace_text_t from = {.text = (const char *)data, .bytes = bytes, .piece = piece};
+    trace_text_t from = {.text = (const char *)data, .bytes = bytes, .block = block};
 
     return dp_trace_read(trace_text_read, &from, &options, trace);
 }
@@ -78,18 +78,18 @@ static void check_costs(const dp_trace_t *trace)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    dp_trace_t *whole, *pieces;
+    dp_trace_t *whole, *parts;
     dp_status_t status = load(data, bytes, 0, &whole);
 
-    FUZZ_REQUIRE(load(data, bytes, 7, &pieces) == status);
+    FUZZ_REQUIRE(load(data, bytes, 7, &parts) == status);
     if (status == DP_OK) {
-        FUZZ_REQUIRE(pieces->nrecords == whole->nrecords && pieces->nranges == whole->nranges);
+        FUZZ_REQUIRE(parts->nrecords == whole->nrecords && parts->nranges == whole->nranges);
         check_figures(whole);
         check_costs(whole);
     } else {
         FUZZ_REQUIRE(dp_last_error()[0] != 0);
     }
-    dp_trace_free(pieces);
+    dp_trace_free(parts);
     dp_trace_free(whole);
     return 0;
 }

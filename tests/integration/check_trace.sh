@@ -179,7 +179,7 @@ expect 20 overlap /dev/null
 require err 'byte 0: the file ends'
 head -c 1000000 profile.json >cut.json
 expect 20 overlap cut.json --output never.txt
-require err 'cut.json: byte 1000000: the file ends where .* is due: it was cut off'
+require err 'cut.json: byte 1000000: the file ends where .* is required: it was cut off'
 [ ! -e never.txt ] || fail "a failure leaves its output"
 (head -c 500000 profile.json && printf '\377\000garbage' && tail -c 100000 profile.json) >damaged.json
 expect 20 overlap damaged.json

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace_text.h: a text in memory as what a JSON reader reads, in pieces of any size. */
+ * trace_text.h: a text in memory as what a JSON reader reads, in blocks of any size. */
 #ifndef DP_TESTS_TRACE_TEXT_H
 #define DP_TESTS_TRACE_TEXT_H
 
@@ -10,7 +10,7 @@
 
 typedef struct trace_text {
     const char *text;
-    size_t bytes, at, piece; /* piece 0: all at once */
+    size_t bytes, at, block; /* block 0: all at once */
 } trace_text_t;
 
 static inline trace_text_t trace_text_of(const char *text)
@@ -24,7 +24,7 @@ static inline dp_status_t trace_text_read(void *user, void *buffer, size_t room,
     size_t n = from->bytes - from->at;
 
     n = n < room ? n : room;
-    n = from->piece > 0 && n > from->piece ? from->piece : n;
+    n = from->block > 0 && n > from->block ? from->block : n;
     memcpy(buffer, from->text + from->at, n);
     from->at += n;
     *bytes_out = n;

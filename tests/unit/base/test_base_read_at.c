@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_base_read_at.c: a piece of a file is there whole, or what is missing is told, however the
+ * test_base_read_at.c: a range of a file is there whole, or what is missing is told, however the
  * kernel hands it out. */
 #include <errno.h>
 #include <stdio.h>

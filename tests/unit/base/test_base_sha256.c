@@ -49,21 +49,21 @@ START_TEST(published_digests)
 }
 END_TEST
 
-START_TEST(a_million_letters_in_uneven_pieces)
+START_TEST(a_million_letters_in_uneven_blocks)
 {
     static const char expected[] = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
     uint8_t digest[DP__SHA256_BYTES];
-    char piece[997], text[2 * DP__SHA256_BYTES + 1];
+    char block[997], text[2 * DP__SHA256_BYTES + 1];
     size_t left = 1000000, n = 1;
     dp__sha256_t h;
 
-    memset(piece, 'a', sizeof(piece));
+    memset(block, 'a', sizeof(block));
     dp__sha256_init(&h);
     while (left > 0) {
         n = n < left ? n : left;
-        dp__sha256_update(&h, piece, n);
+        dp__sha256_update(&h, block, n);
         left -= n;
-        n = n % sizeof(piece) + 1;
+        n = n % sizeof(block) + 1;
     }
     dp__sha256_final(&h, digest);
     hex(digest, text);
@@ -93,7 +93,7 @@ START_TEST(every_length_up_to_300)
 }
 END_TEST
 
-START_TEST(pieces_do_not_matter)
+START_TEST(blocks_do_not_matter)
 {
     uint8_t data[200], whole[DP__SHA256_BYTES], parts[DP__SHA256_BYTES];
     dp__sha256_t h;
@@ -179,9 +179,9 @@ int main(void)
     Suite *suite = suite_create("base/sha256");
 
     SUITE_ADD(suite, published_digests);
-    SUITE_ADD(suite, a_million_letters_in_uneven_pieces);
+    SUITE_ADD(suite, a_million_letters_in_uneven_blocks);
     SUITE_ADD(suite, every_length_up_to_300);
-    SUITE_ADD(suite, pieces_do_not_matter);
+    SUITE_ADD(suite, blocks_do_not_matter);
     SUITE_ADD(suite, rfc_4231_cases);
     SUITE_ADD(suite, equality_sees_every_bit);
     return suite_run(suite);

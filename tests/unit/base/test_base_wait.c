@@ -290,7 +290,7 @@ START_TEST(processes_take_turns)
 
     ck_assert_int_ge(child, 0);
     if (child == 0) {
-        /* a mapping of its own, at another address: only the memory is shared */
+        /* a separate mapping, at another address: only the memory is shared */
         table_t *mine = mmap(NULL, sizeof(*mine), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
         _exit(mine != MAP_FAILED && mine != t && serve(mine) == DP_OK ? 0 : 1);

@@ -163,7 +163,7 @@ static void check_state(const int fates[], int cut, unsigned random, const char 
     bounds(cut, &least, &most);
     status = dp_checkpoint_newest(folder, UINT64_MAX, &step);
     ck_assert_msg(status == (step > 0 ? DP_OK : DP_PENDING), "cut %d: %s", cut, dp_status_name(status));
-    ck_assert_msg(step >= least && step <= most, "cut %d: step %d was found, %d to %d were due", cut, (int)step,
+    ck_assert_msg(step >= least && step <= most, "cut %d: step %d was found, %d to %d were expected", cut, (int)step,
                   (int)least, (int)most);
     if (step > 0)
         ck_assert_msg(saved_read(folder, step) == DP_OK, "cut %d: step %d: %s", cut, (int)step, dp_last_error());

@@ -30,7 +30,7 @@ START_TEST(digests)
         ck_assert_uint_eq(dp__xxh64_of(known[i].text, strlen(known[i].text)), known[i].digest);
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = (char)(i * 7);
-    for (size_t n = 0; n <= sizeof(text); n++) /* in two pieces */
+    for (size_t n = 0; n <= sizeof(text); n++) /* in two parts */
         for (size_t cut = 0; cut <= n; cut += 1 + n / 7) {
             dp__xxh64_t x;
 
@@ -529,7 +529,7 @@ START_TEST(paths_that_are_too_long_are_refused_before_anything_is_done)
         ck_assert_int_lt(dp_checkpoint_open(folder, 1, &c), 0);
         ck_assert_ptr_null(c);
     }
-    /* it fits, and the system has a limit of its own */
+    /* it fits, and the system has another limit */
     ck_assert_int_eq(dp__checkpoint_discard(folder, 1), DP_ERR_IO);
     folder[lengths[1]] = '\0', memset(folder, 'a', lengths[1]);
     ck_assert_int_eq(dp__checkpoint_discard(folder, 1), DP_ERR_INVALID);

@@ -94,7 +94,7 @@ static void shift_inputs(dp_program_t *q, int rank, int from, int by)
     }
 }
 
-/* Every transfer is a bundle of its own, so that no mutation is refused for its numbering alone. */
+/* Every transfer is a bundle alone, so that no mutation is refused for its numbering alone. */
 static void number_bundles(dp_program_t *q)
 {
     for (int r = 0; r < q->ranks && q->transport == DP_TRANSPORT_BUNDLES; r++) {

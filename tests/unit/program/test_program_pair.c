@@ -81,14 +81,14 @@ START_TEST(any_lists_are_merged_completely)
         char seen[40] = {0};
 
         for (int h = 0; h < 2; h++) {
-            static const char *const pieces[] = {"ADMC", "x", "X", "A", "DM", "ADM", "C", "ADMCADMC"};
+            static const char *const parts[] = {"ADMC", "x", "X", "A", "DM", "ADM", "C", "ADMCADMC"};
             int n;
 
             seed = seed * 1103515245u + 12345u;
             n = (int)(seed >> 16) % 6;
             while (n-- > 0) {
                 seed = seed * 1103515245u + 12345u;
-                count[h] += shapes_of(pieces[(seed >> 16) % 8], list[h] + count[h]);
+                count[h] += shapes_of(parts[(seed >> 16) % 8], list[h] + count[h]);
             }
         }
         total = dp__pair_order(list[0], count[0], list[1], count[1], steps);

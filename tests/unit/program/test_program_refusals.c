@@ -55,7 +55,7 @@ START_TEST(channels_keep_their_order)
     ck_assert_str_eq(dp_last_error(), "program: rank 0 makes F chunk 0 mb 0 as message 0 of its channel, rank 1 "
                                       "consumes it as message 1: both must have the same order");
     tear_down();
-    /* inside a rank any order will do: the bend of a V gets the slots that it takes */
+    /* inside a rank any order will do: the local edge of a V gets the slots that it takes */
     of_text("F00 F01 F11 F10", DP_PLACE_V, 1, 2, 2);
     ck_assert_int_eq(dp_program_lower(schedule, NULL, &program), DP_OK);
     ck_assert_int_eq(program->nchannels, 1);
@@ -64,7 +64,7 @@ START_TEST(channels_keep_their_order)
     ck_assert(ex_run(program, EX_CREDITS, 1));
     program->channels[0].slots = 1;
     ck_assert_int_eq(dp_program_verify(program, NULL), DP_ERR_REJECTED);
-    ck_assert_ptr_nonnull(strstr(dp_last_error(), "all slots of the bend inside this rank are still in use"));
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "all slots of the local edge are still in use"));
     tear_down();
 }
 END_TEST
@@ -302,11 +302,11 @@ START_TEST(bends_are_checked)
     REFUSED(op->microbatch, 3, "the operation of this rank that makes its input has not run yet");
     for (int32_t c = 0; c < program->nchannels; c++)
         if (program->channels[c].src == program->channels[c].dst && program->channels[c].slots > 1)
-            REFUSED(program->channels[c].slots, 1, "all slots of the bend inside this rank are still in use");
+            REFUSED(program->channels[c].slots, 1, "all slots of the local edge are still in use");
     op = find(0, DP_INSTR_SEND, DP_OP_F);
     for (int32_t c = 0; c < program->nchannels; c++)
         if (program->channels[c].src == program->channels[c].dst)
-            REFUSED(op->channel, c, "its channel is a bend inside one rank, which has no transfers");
+            REFUSED(op->channel, c, "its channel is a local edge, which has no transfers");
     tear_down();
 }
 END_TEST

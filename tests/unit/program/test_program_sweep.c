@@ -118,7 +118,7 @@ START_TEST(both_transports_complete)
 }
 END_TEST
 
-/* Channels have slots of their own: one is enough. */
+/* Channels have separate slots: one is enough. */
 START_TEST(smallest_safe_number_of_slots)
 {
     static const struct {

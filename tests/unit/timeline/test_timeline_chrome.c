@@ -32,7 +32,7 @@ static int64_t below(int64_t n)
 typedef struct text {
     char *bytes;
     size_t used;
-    int64_t pieces, fail_at; /* fail_at < 0: never */
+    int64_t blocks, fail_at; /* fail_at < 0: never */
 } text_t;
 
 static dp_status_t keep(void *user, const char *bytes, size_t n)
@@ -40,7 +40,7 @@ static dp_status_t keep(void *user, const char *bytes, size_t n)
     text_t *text = user;
 
     ck_assert_uint_le(n, 16384);
-    if (text->pieces++ == text->fail_at)
+    if (text->blocks++ == text->fail_at)
         return dp_fail(DP_ERR_IO, "the disk is full");
     text->bytes = realloc(text->bytes, text->used + n);
     ck_assert_ptr_nonnull(text->bytes);
@@ -390,7 +390,7 @@ START_TEST(a_failing_write_ends_it)
         ck_assert_int_eq(dp_timeline_add(timeline, 0, &span), DP_OK);
     }
     ck_assert_int_eq(dp_timeline_write_chrome(timeline, keep, &text), DP_ERR_IO);
-    ck_assert_int_eq(text.pieces, 3);
+    ck_assert_int_eq(text.blocks, 3);
     ck_assert_str_eq(dp_last_error(), "the disk is full");
     ck_assert_int_eq(dp_timeline_write_chrome(timeline, NULL, NULL), DP_ERR_INVALID);
     ck_assert_int_eq(dp_timeline_write_chrome(NULL, keep, &text), DP_ERR_INVALID);

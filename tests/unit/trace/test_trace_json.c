@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_trace_json.c: tokens, in pieces of every size; what is refused, and at which byte; times. */
+ * test_trace_json.c: tokens, in blocks of every size; what is refused, and at which byte; times. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "tests/support/trace_text.h"
 
 /* All tokens as text: {k:"a"n1...} */
-static dp_status_t spell(const char *text, size_t piece, char *out, size_t room)
+static dp_status_t spell(const char *text, size_t block, char *out, size_t room)
 {
     static const char letters[] = ".{}[]ksntfz";
     trace_text_t from = trace_text_of(text);
@@ -18,7 +18,7 @@ static dp_status_t spell(const char *text, size_t piece, char *out, size_t room)
     size_t used = 0;
     dp_status_t status;
 
-    from.piece = piece;
+    from.block = block;
     out[0] = 0;
     ck_assert_int_eq(dp__trace_json_open(trace_text_read, &from, &reader), DP_OK);
     while ((status = dp__trace_json_next(reader, &token)) == DP_OK && token.kind != DP__JSON_END)
@@ -27,15 +27,15 @@ static dp_status_t spell(const char *text, size_t piece, char *out, size_t room)
     return status;
 }
 
-START_TEST(tokens_do_not_depend_on_pieces)
+START_TEST(tokens_do_not_depend_on_blocks)
 {
     static const char *const text =
         " {\"a\" : [1, -2.5e+3,{\"b\\\"\\n\":null}, true,false ],\"\":\"\\u00e9\\ud83d\\ude00x\"} ";
     static const char *const wanted = "{ ka [ n1 n-2.5e+3 { kb\"\n z } t f ] k s\xc3\xa9\xf0\x9f\x98\x80x } ";
     char out[512];
 
-    for (size_t piece = 0; piece < 70; piece++) {
-        ck_assert_msg(spell(text, piece, out, sizeof(out)) == DP_OK, "pieces of %zu: %s", piece, dp_last_error());
+    for (size_t block = 0; block < 70; block++) {
+        ck_assert_msg(spell(text, block, out, sizeof(out)) == DP_OK, "blocks of %zu: %s", block, dp_last_error());
         ck_assert_str_eq(out, wanted);
     }
 }
@@ -115,7 +115,7 @@ START_TEST(long_strings_are_cut_and_skipped)
     memcpy(text, "[\"", 2);
     strcpy(text + n, "\",{\"a\":[[{}]]},7]");
     from = trace_text_of(text);
-    from.piece = 1000;
+    from.block = 1000;
     ck_assert_int_eq(dp__trace_json_open(trace_text_read, &from, &reader), DP_OK);
     ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
     ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
@@ -131,18 +131,18 @@ START_TEST(long_strings_are_cut_and_skipped)
 }
 END_TEST
 
-START_TEST(bytes_are_kept_across_pieces)
+START_TEST(bytes_are_kept_across_blocks)
 {
     static const char *const text = "[ {\"a\":  1}, {\"b\":\"\\n\"}]";
 
-    for (size_t piece = 1; piece < 30; piece++) {
+    for (size_t block = 1; block < 30; block++) {
         trace_text_t from = trace_text_of(text);
         dp__trace_json_reader_t *reader;
         dp__trace_json_token_t token;
         const char *kept;
         size_t bytes;
 
-        from.piece = piece;
+        from.block = block;
         ck_assert_int_eq(dp__trace_json_open(trace_text_read, &from, &reader), DP_OK);
         ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
         ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
@@ -197,12 +197,12 @@ int main(void)
 {
     Suite *suite = suite_create("trace_json");
 
-    SUITE_ADD(suite, tokens_do_not_depend_on_pieces);
+    SUITE_ADD(suite, tokens_do_not_depend_on_blocks);
     SUITE_ADD(suite, lenient_where_traces_are);
     SUITE_ADD(suite, errors_name_the_byte);
     SUITE_ADD(suite, nesting_has_a_limit);
     SUITE_ADD(suite, long_strings_are_cut_and_skipped);
-    SUITE_ADD(suite, bytes_are_kept_across_pieces);
+    SUITE_ADD(suite, bytes_are_kept_across_blocks);
     SUITE_ADD(suite, times_keep_their_nanoseconds);
     return suite_run(suite);
 }
