@@ -1,11 +1,39 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * list.c: runs all ranks in the order of time. A rank is looked at when one of its segments ends
- * or something for it comes; each of its lanes that is free then takes a segment, or waits.
+ * list.c: list scheduling. A run of all ranks in the order of time, in which each free lane chooses
+ * its next segment.
  *
- * Memory is taken in the order of urgency: what overtakes leaves enough for all that it has
- * overtaken. So an order that fits the memory stays one. In a braid that is full, a lane goes on to
- * the next braid once it has done its part. */
+ * A node is one segment of a pass; arcs say what it waits for (graph.h). Its urgency is the time at
+ * which it should begin: the lowest goes first.
+ *
+ *     while there is an event (rank r at time t), the earliest first
+ *         for each free lane of r, until no lane starts anything:
+ *             best = the most urgent node that is ready at t and may go (rules, memory, braids)
+ *             if a more urgent one is ready soon enough: only a node that ends before that, or none
+ *             start it: its arcs make other nodes ready, which are events of their ranks
+ *
+ * The rules (list.h) say how much less urgent than the next node of its lane a node may be and
+ * still go first, how long a lane waits for a more urgent node, and how many F and I are alive.
+ *
+ * Invariants:
+ * - Memory. The passes of a rank that take memory stand in a queue by urgency. One may open only if
+ *   the memory is enough for it and for all before it that have not begun (has_memory). So what
+ *   overtakes leaves enough for what it has overtaken, and the run never stops for want of memory
+ *   where the passes in the order of the queue would not.
+ * - Braids. A pass belongs to the current braid of its rank or to the next one. A full braid takes
+ *   no more passes, and a lane goes on to the next braid only when its part of the current one is
+ *   done (is_too_soon). So each braid ends, and braids.c can cut the calls of a rank there.
+ *
+ * A reverse run follows the arcs backwards from the end of the step: W takes memory and F gives it
+ * back. Then every node begins as late as it can, which shows what the step waits for.
+ *
+ * Example: two forwards of attention (2), dispatch (1) and mlp (2), with urgencies 0, 2, 3 and
+ * 5, 7, 8. At 2 the compute lane is free. m0 is next but is ready at 3; a1 is 2 less urgent. Where
+ * `ahead` is 2 and nobody waits, a1 goes first and hides the dispatch: 8 instead of 10.
+ *
+ *     time          0   1   2   3   4   5   6   7
+ *     compute       a0  a0  a1  a1  m0  m0  m1  m1
+ *     all-to-all            d0      d1 */
 #include "overlap/list.h"
 
 #include <math.h>

@@ -1,6 +1,27 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * overlap.c: tries sets of rules, keeps the best, and makes its run a schedule. */
+ * overlap.c: searches for the plan with the shortest step, and writes its run as a schedule.
+ *
+ * A plan is a set of rules and an urgency for every node. Its step is that of a run (list.c). The
+ * starts of a run are urgencies as well, so plans can be changed by what they led to:
+ *
+ *     a round: now = the run in the order of the given schedule; then tries, first mostly random
+ *              ones, later mostly changes of `now`:
+ *         random    rules by chance, urgencies of `now` or by chance, lanes that never wait
+ *         lift      passes move from the steady state to where the pipeline fills and empties
+ *         rules     one rule is changed
+ *         urgency   some nodes in a stretch of the step are moved
+ *         reverse   a run from the end: nodes begin as late as they can, which are new urgencies
+ *       a try becomes `now` if it is at most `worse` longer, and `worse` falls to 0
+ *     with many tries: rounds of Luby's lengths for 60 % of them, then changes of the best plan
+ *
+ * Invariant: `best` has passed dp_program_verify() as a program of its braids (is_sound). An order
+ * that is only short in the run is dropped. In the end dp_simulate() gives the step, and the given
+ * schedule is returned where no plan is shorter.
+ *
+ * Example: the two forwards of list.c, given one after the other, take 10. A try with `ahead` 2 and
+ * no patience runs them in 8. It is sound, becomes `best`, and its calls a0 a1 d0 m0 d1 m1 are
+ * written as one braid of both passes in the order "abaabb". */
 #include <dualpipe/overlap.h>
 
 #include <math.h>

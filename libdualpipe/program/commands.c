@@ -1,6 +1,25 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * commands.c: a rank's instructions as commands for its streams. */
+ * commands.c: a rank's instructions as commands for its streams.
+ *
+ * The instructions of a rank are one total order. Each operation is written as its segments in
+ * their merged order (braid.c), each send, bundle and reduction where it stands:
+ *
+ *     find_passes, measure_plan    the passes; how many work memories and buffers are alive at once
+ *     put_lines                    for each segment: waits, the call, records (put_segment)
+ *     keep_needed                  drops records for which no stream waits before the next record
+ *
+ * Invariant: a WAIT names an event that was recorded further up in the list, by another stream.
+ * Waits for the same stream, or for what no command of this step has recorded, are not written. So
+ * the list itself is an execution, the sequential one that dp_program_verify() proves, and streams
+ * that keep their order and these events may run it in any interleaving.
+ *
+ * Example: F of a layer with attention (compute), dispatch (all-to-all), mlp (compute) and combine
+ * (all-to-all), whose output goes to another rank. The list is the columns read from left to right:
+ *
+ *     compute     RECV CALL attention; RECORD hop0          WAIT hop1; CALL mlp; RECORD hop2
+ *     all-to-all             WAIT hop0; CALL dispatch; RECORD hop1     WAIT hop2; CALL combine; ...
+ *     p2p                    after RECORD work_end, RECORD ready: WAIT ready; SEND; RECORD free */
 #include "program/commands.h"
 
 #include "base/memory.h"

@@ -10,10 +10,10 @@
  *   work_end      a pass ended; the pass that uses the same work memory next starts after it
  *   slot_end      the last pass that uses an activation slot ended: W, or F in a forward-only
  *                 program; the next forward in that slot starts after it
- *   buffer_end  the last pass that uses a backward buffer ended: W; the next backward in that
+ *   buffer_end    the last pass that uses a backward buffer ended: W; the next backward in that
  *                 memory starts after it
- *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a local edge, reads
- *   after it
+ *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a
+ *                 local edge, reads after it
  *   free[buffer]  the reader of a buffer has finished; the next writer starts after it. The first
  *                 segment of the part that writes may do so, which need not run on the lane of the
  *                 last
@@ -23,8 +23,8 @@
  * nothing is recorded that no other stream waits for.
  *
  * A receive waits on the lane of the segment that reads the message, so that nothing else is held
- * up. Where the backend completes transfers in bundles only, each peer and direction has a transfer
- * stream of its own instead: its bundles go there in the program's order, a send behind
+ * up. Where the backend completes transfers in bundles only, each peer and direction has its own
+ * transfer stream instead: its bundles go there in the order of the program, a send behind
  * ready[buffer], and a receive records ready[buffer] for the segment that reads. */
 #ifndef DP_PROGRAM_COMMANDS_H
 #define DP_PROGRAM_COMMANDS_H
@@ -93,8 +93,8 @@ typedef struct dp__commands {
     /* how many memories of backwards: as many as are alive at once, from I or B to W or B, of
      * stages that have some */
     int32_t backward_buffers;
-    /* [nchannels] of this rank: a source's outputs, slots of a local edge or of a receiver of bundles;
-     * message n lies in buffer n mod that */
+    /* [nchannels] of this rank: a source's outputs, slots of a local edge or of a receiver of
+     * bundles; message n lies in buffer n mod that */
     int32_t *buffers;
     int32_t ntransfer_streams;
     dp__transfer_stream_t transfer_streams[DP__TRANSFER_STREAMS];

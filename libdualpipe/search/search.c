@@ -1,6 +1,26 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search.c: starts, annealing, and the proof of what was found. */
+ * search.c: finds starts, improves them by simulated annealing, and proves what is offered.
+ *
+ *     for each built-in method and number of chunks: keep as starts its own lists, the same with
+ *         later weight gradients, and those of list scheduling (greedy.c)
+ *     for each of the STARTS best, best first, with an equal share of the time left:
+ *         change the list of one rank (moves.c) and time all lists (lists.c)
+ *         keep the change if the score is no worse, else with probability exp(-worse / heat)
+ *         heat falls from 0.3 F to a hundredth of that
+ *     with costs per segment, plan the built-in schedules instead (dp_plan_overlap)
+ *
+ * The score is the step, and a little of the mean end of the ranks: of two lists with one step the
+ * denser one has more to give.
+ *
+ * Invariants: only offer_schedule() sets the result. It lowers, proves and simulates, and checks
+ * the memory; the timing of lists.c decides acceptance and never what is reported. Between two
+ * moves `trial` equals `now`.
+ *
+ * Example: 2 ranks, 2 micro-batches, F = 1, B = 2, started from GPipe. The list of rank 1 is
+ * F0 F1 B0 B1. A move lets F1 and B0 trade places: F0 B0 F1 B1. Rank 0 gets the gradient of 0 at 4
+ * instead of 5, and still ends at 9, so the score is no worse and the move is kept. Rank 1 then
+ * holds one micro-batch instead of two, as in 1F1B. */
 #include <dualpipe/overlap.h>
 #include <dualpipe/search.h>
 
@@ -558,7 +578,7 @@ static dp_status_t anneal_start(search_t *search, start_t *start, double until)
     return status;
 }
 
-/* Rounds through the starts, the best ones most often, each round longer than the last. */
+/* Each start in turn, the best first, with an equal share of the time that is left. */
 static dp_status_t improve_starts(search_t *search)
 {
     dp_status_t status = DP_OK;

@@ -382,8 +382,8 @@ static dp_status_t read_request(const dp_trace_costs_t *costs, request_t *reques
                        DP_SEGMENT_LAYERS);
     if (costs->annotation_count < 0 || costs->annotation_count > DP_TRACE_ANNOTATIONS ||
         (costs->annotation_count > 0 && costs->annotations == NULL))
-        return dp_fail(DP_ERR_INVALID, "dp_trace_costs_write: %d annotations: 0 to %d are possible", costs->annotation_count,
-                       DP_TRACE_ANNOTATIONS);
+        return dp_fail(DP_ERR_INVALID, "dp_trace_costs_write: %d annotations: 0 to %d are possible",
+                       costs->annotation_count, DP_TRACE_ANNOTATIONS);
     request->layers = costs->layers;
     request->title = costs->title != NULL ? costs->title : request->title;
     for (int32_t k = 0; k < costs->annotation_count && status == DP_OK; k++) {

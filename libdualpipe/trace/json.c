@@ -148,7 +148,8 @@ static dp_status_t refuse_byte(dp__trace_json_reader_t *reader, int byte, const 
     if (byte == -2)
         return reader->failure; /* the message is there */
     if (byte == -1)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the file ends where %s is required: it was cut off", offset, expected);
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the file ends where %s is required: it was cut off", offset,
+                       expected);
     if (byte > ' ' && byte < 0x7f)
         return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": '%c' where %s is required", offset, byte, expected);
     return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": 0x%02x where %s is required", offset, (unsigned)byte, expected);
