@@ -9,7 +9,7 @@ cd "$DP_TEST_SRCDIR"
 # Not rewritten yet. A file leaves this list when it passes, and none joins it.
 exceptions="
 include/dualpipe/comm.h include/dualpipe/ep.h include/dualpipe/group.h include/dualpipe/moe.h
-include/dualpipe/overlap.h include/dualpipe/pipeline.h include/dualpipe/simulate.h
+include/dualpipe/pipeline.h
 include/dualpipe/stage.h
 "
 build-aux/prose README.md CONTRIBUTING.md CHANGELOG.md docs/*.md tests/README.md include/dualpipe/*.h $(find include -path '*/draft/*.h') |
