@@ -56,7 +56,7 @@ static void write_settings(const dp_pipeline_t *p, const dp_host_places_t *place
 }
 
 /* The first line in which two ranks differ. */
-static dp_status_t compare(const char *a, int32_t r, const char *b)
+static dp_status_t compare_settings(const char *a, int32_t r, const char *b)
 {
     while (*a != '\0' || *b != '\0') {
         size_t na = strcspn(a, "\n"), nb = strcspn(b, "\n");
@@ -92,7 +92,7 @@ dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
     p->serial = all[0].serial;
     p->trace.to_file = all[0].trace;
     for (size_t r = 1; r < n && status >= 0; r++)
-        status = compare(all[0].settings, (int32_t)r, all[r].settings);
+        status = compare_settings(all[0].settings, (int32_t)r, all[r].settings);
     dp__free(mine);
     return status;
 }
@@ -192,7 +192,7 @@ typedef struct verdict {
 } verdict_t;
 
 /* all_out [ranks + 1]: what all ranks say; the caller frees it. */
-static dp_status_t ask(dp_pipeline_t *p, dp_status_t mine, const char *name, verdict_t **all_out)
+static dp_status_t ask_all(dp_pipeline_t *p, dp_status_t mine, const char *name, verdict_t **all_out)
 {
     const int32_t n = dp_group_size(p->group);
     verdict_t *all = dp__calloc((size_t)n + 1, sizeof(*all)), *own = all + n;
@@ -218,7 +218,7 @@ static int32_t first_that_fails(const verdict_t *all, int32_t n)
 dp_status_t dp__agree(dp_pipeline_t *p, dp_status_t mine, const char *what)
 {
     verdict_t *all;
-    dp_status_t status = ask(p, mine, "", &all);
+    dp_status_t status = ask_all(p, mine, "", &all);
 
     if (status < 0) {
         status = dp__engine_fail(p, status, what);
@@ -236,7 +236,7 @@ dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *na
 {
     const int32_t n = dp_group_size(p->group);
     verdict_t *all;
-    dp_status_t status = ask(p, mine, name, &all);
+    dp_status_t status = ask_all(p, mine, name, &all);
 
     if (status < 0) {
         status = dp__engine_fail(p, status, "swapping the comm backend");

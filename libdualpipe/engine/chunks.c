@@ -110,7 +110,7 @@ dp_status_t dp__chunks_build(dp_pipeline_t *p)
 {
     p->lanes.one = 1;
     for (int32_t c = 0; c < p->nchunks; c++) {
-        dp__engine_chunk_t *chunk = &p->chunks[c];
+        dp__chunk_t *chunk = &p->chunks[c];
         dp_status_t status = build_stage(p, c, &chunk->stage);
 
         if (status < 0)
@@ -169,7 +169,7 @@ dp_status_t dp__chunks_rebuild(dp_pipeline_t *p)
 }
 
 /* Which accumulators a chunk needs: with two directions each chunk sees one half only. */
-static int needs_half(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, int half)
+static int needs_half(const dp_pipeline_t *p, const dp__chunk_t *chunk, int half)
 {
     int32_t m = p->schedule->microbatches;
 
@@ -204,7 +204,7 @@ static dp_status_t kept_memory(dp_pipeline_t *p, size_t bytes, size_t *account, 
 
 static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
 {
-    dp__engine_chunk_t *chunk = &p->chunks[c];
+    dp__chunk_t *chunk = &p->chunks[c];
     const dp__stage_info_t info = chunk->stage->info;
     dp_status_t status;
     size_t saved;
@@ -283,7 +283,7 @@ dp_status_t dp__chunks_allocate(dp_pipeline_t *p)
     return status >= 0 ? allocate_work(p) : status;
 }
 
-static void release(dp_pipeline_t *p, char **memory)
+static void release_memory(dp_pipeline_t *p, char **memory)
 {
     if (*memory != NULL)
         p->device_vt->release(p->device, *memory);
@@ -300,20 +300,20 @@ static void close_event(dp_pipeline_t *p, dp_event_t **event)
 void dp__chunks_suspend(dp_pipeline_t *p)
 {
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
-        release(p, &p->chunks[c].saved);
+        release_memory(p, &p->chunks[c].saved);
         close_event(p, &p->chunks[c].gathered);
         p->chunks[c].unwaited = 0;
     }
     for (int32_t r = 0; r < p->nbackward_buffers; r++)
-        release(p, &p->backward_buffers[r]);
+        release_memory(p, &p->backward_buffers[r]);
     dp__free(p->backward_buffers);
     p->backward_buffers = NULL;
     p->nbackward_buffers = 0;
     for (int kind = 0; kind < DP__KINDS; kind++)
         for (int w = 0; w < DP__WORKS; w++)
-            release(p, &p->work[kind][w]);
+            release_memory(p, &p->work[kind][w]);
     for (int lane = 0; lane < DP_LANE_COUNT; lane++) {
-        release(p, &p->lanes.scratch[lane]);
+        release_memory(p, &p->lanes.scratch[lane]);
         close_event(p, &p->lanes.mark[lane]);
     }
 }
@@ -323,8 +323,8 @@ void dp__chunks_close(dp_pipeline_t *p)
     dp__chunks_suspend(p);
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
         dp__shards_free(&p->chunks[c]);
-        release(p, &p->chunks[c].params);
-        release(p, &p->chunks[c].grads[0]);
-        release(p, &p->chunks[c].grads[1]);
+        release_memory(p, &p->chunks[c].params);
+        release_memory(p, &p->chunks[c].grads[0]);
+        release_memory(p, &p->chunks[c].grads[1]);
     }
 }

@@ -217,13 +217,13 @@ dp_status_t dp__links_list(dp_pipeline_t *p)
             continue;
         p->links.of_channel[i] = p->links.n;
         p->links.at[p->links.n++] =
-            (dp__engine_link_t){.channel = &program->channels[i], .sends = program->channels[i].src == p->grid.p};
+            (dp__link_t){.channel = &program->channels[i], .sends = program->channels[i].src == p->grid.p};
     }
     return DP_OK;
 }
 
 /* The slots of a receiver are the transport's. */
-static dp_status_t open_buffers(dp_pipeline_t *p, dp__engine_link_t *link)
+static dp_status_t open_buffers(dp_pipeline_t *p, dp__link_t *link)
 {
     dp_status_t status = DP_OK;
 
@@ -288,7 +288,7 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
 void dp__links_close(dp_pipeline_t *p)
 {
     for (int32_t l = 0; l < p->links.n; l++) {
-        dp__engine_link_t *link = &p->links.at[l];
+        dp__link_t *link = &p->links.at[l];
 
         for (int32_t i = 0; i < link->nbuffers; i++)
             if (link->buffer != NULL && link->buffer[i] != NULL)

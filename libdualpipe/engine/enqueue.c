@@ -16,7 +16,7 @@ typedef struct putting {
     dp_stream_t *stream;
 } putting_t;
 
-static dp_message_tag_t tag_of(const dp_pipeline_t *p, const dp__engine_link_t *link, int32_t microbatch, int32_t at)
+static dp_message_tag_t tag_of(const dp_pipeline_t *p, const dp__link_t *link, int32_t microbatch, int32_t at)
 {
     return (dp_message_tag_t){
         .number = link->base + (uint32_t)at,
@@ -33,12 +33,12 @@ static int32_t buffer_of(const dp__plan_t *plan, int32_t channel, int32_t at)
 
 /* ---- passes ---- */
 
-static void prepare(const putting_t *x, int32_t number, dp_segment_call_t *call)
+static void prepare_call(const putting_t *x, int32_t number, dp_segment_call_t *call)
 {
     dp_pipeline_t *p = x->p;
     const dp__step_pass_t *pass = &x->plan->commands.passes[number];
     const dp__pass_t *own = &x->plan->passes[number];
-    const dp__engine_chunk_t *chunk = &p->chunks[pass->chunk];
+    const dp__chunk_t *chunk = &p->chunks[pass->chunk];
     const dp_step_t *step = x->step;
     int first = chunk->place.prev_rank < 0, last = chunk->place.next_rank < 0;
     int32_t m = own->microbatch;
@@ -76,7 +76,7 @@ static dp_segment_call_t *running(const putting_t *x, int32_t number)
     dp__running_t *run = &x->p->run.running[number % DP__RUNNING];
 
     if (run->pass != number)
-        prepare(x, number, &run->call);
+        prepare_call(x, number, &run->call);
     run->pass = number;
     return &run->call;
 }
@@ -90,7 +90,7 @@ static void set_input(dp_segment_call_t *call, int op, const void *data)
 static void find_input(const putting_t *x, int32_t number, dp_segment_call_t *call)
 {
     const dp__step_pass_t *pass = &x->plan->commands.passes[number];
-    const dp__engine_link_t *link;
+    const dp__link_t *link;
     int32_t buffer;
 
     if (pass->source < 0)
@@ -137,7 +137,7 @@ static dp_status_t put_recv(const putting_t *x)
     dp_pipeline_t *p = x->p;
     const dp__step_pass_t *pass = &x->plan->commands.passes[x->command->at];
     const dp__pass_t *own = &x->plan->passes[x->command->at];
-    dp__engine_link_t *link = &p->links.at[own->source];
+    dp__link_t *link = &p->links.at[own->source];
     dp_message_tag_t tag = tag_of(p, link, own->microbatch, pass->source_at);
     const void *data = NULL;
     dp_status_t status;
@@ -153,7 +153,7 @@ static dp_status_t put_recv(const putting_t *x)
 
 static dp_status_t put_release(const putting_t *x)
 {
-    const dp__engine_link_t *link = &x->p->links.at[x->plan->passes[x->command->at].source];
+    const dp__link_t *link = &x->p->links.at[x->plan->passes[x->command->at].source];
     uint32_t number = link->base + (uint32_t)x->plan->commands.passes[x->command->at].source_at;
 
     return x->p->comms.vt->release(link->end, number, x->stream);
@@ -164,7 +164,7 @@ static dp_status_t put_send(const putting_t *x)
     dp_pipeline_t *p = x->p;
     const dp__step_pass_t *pass = &x->plan->commands.passes[x->command->at];
     const dp__pass_t *own = &x->plan->passes[x->command->at];
-    dp__engine_link_t *link = &p->links.at[own->dest];
+    dp__link_t *link = &p->links.at[own->dest];
     dp_message_tag_t tag = tag_of(p, link, own->microbatch, pass->dest_at);
     dp_status_t status;
 
@@ -178,7 +178,7 @@ static dp_status_t put_send(const putting_t *x)
 static dp_status_t put_transfer(const putting_t *x, const dp_instr_t *t)
 {
     dp_pipeline_t *p = x->p;
-    dp__engine_link_t *link = &p->links.at[x->plan->link[t->channel]];
+    dp__link_t *link = &p->links.at[x->plan->link[t->channel]];
     int32_t path = p->chunks[t->chunk].place.path, buffer = buffer_of(x->plan, t->channel, t->number);
     dp_message_tag_t tag = tag_of(p, link, dp_schedule_step_microbatch(p->schedule, path, t->microbatch), t->number);
 
@@ -226,7 +226,7 @@ static dp_status_t put_reduce(const putting_t *x)
     return p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
 }
 
-static dp_status_t put(const putting_t *x)
+static dp_status_t put_command(const putting_t *x)
 {
     dp_pipeline_t *p = x->p;
     const dp__command_t *c = x->command;
@@ -301,7 +301,7 @@ dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step
         const dp__command_t *c = &commands->at[i];
         const putting_t x = {p, plan, step, c, plan->span[i], dp__stream_at(p, c->stream)};
 
-        DO(put(&x));
+        DO(put_command(&x));
     }
     p->run.enqueueing = -1;
     if (!step->forward_only && dp__last_round(step))

@@ -44,7 +44,7 @@ static int32_t failed_operation(const dp_pipeline_t *p)
 }
 
 /* "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5", or "" when no operation stands out. */
-static void describe(const dp_pipeline_t *p, char *text, size_t bytes)
+static void describe_operation(const dp_pipeline_t *p, char *text, size_t bytes)
 {
     int32_t span = p->run.enqueueing;
 
@@ -67,7 +67,7 @@ dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *wh
     cause = dp_group_health(p->group);
     if (cause < 0)
         return cause;
-    describe(p, doing, sizeof(doing));
+    describe_operation(p, doing, sizeof(doing));
     (void)dp_fail(status, "rank %d: %s: %s", dp_group_rank(p->group), doing[0] != '\0' ? doing : what, why);
     snprintf(why, sizeof(why), "%s", dp_last_error());
     dp_group_abort(p->group, status, why);

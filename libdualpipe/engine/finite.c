@@ -64,7 +64,7 @@ static const char *find_param(const look_t *look, dp_dtype_t dtype, const void *
     return NULL;
 }
 
-static dp_status_t tell(const look_t *look)
+static dp_status_t tell_value(const look_t *look)
 {
     const dp_dtype_t wide = dp_dtype_accumulator(look->stage->dtype);
     const char *grad = find_param(look, wide, look->grads);
@@ -83,7 +83,7 @@ static dp_status_t run_look(void *arg)
 {
     const look_t *look = arg;
 
-    return all_finite(look->dtype, look->made, look->count) ? DP_OK : tell(look);
+    return all_finite(look->dtype, look->made, look->count) ? DP_OK : tell_value(look);
 }
 
 static dp_status_t put_look(const dp_pipeline_t *p, look_t look, const char *name, const void *made, size_t count,

@@ -78,7 +78,7 @@ static int same_as_before(dp__graph_t *g, const dp_step_t *step, int32_t microba
 }
 
 /* Every stream takes part from the start, and is waited for at the end. */
-static dp_status_t put_all(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
+static dp_status_t put_graph(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
     dp_stream_t *origin = p->lanes.stream[DP_LANE_COMPUTE];
     dp_event_t *mark = p->lanes.mark[DP_LANE_COMPUTE];
@@ -106,7 +106,7 @@ static dp_status_t capture(dp_pipeline_t *p, dp__graph_t *g, const dp__plan_t *p
         p->device_vt->graph_close(g->graph);
     g->graph = NULL;
     DO(p->device_vt->capture_begin(origin));
-    status = put_all(p, plan, step);
+    status = put_graph(p, plan, step);
     if (status < 0) {
         char why[512];
 

@@ -24,7 +24,7 @@ typedef struct loading {
 /* ---- one tensor ---- */
 
 /* What of a piece is ours goes to its place. */
-static dp_status_t put(void *user, size_t at, const void *data, size_t bytes)
+static dp_status_t put_bytes(void *user, size_t at, const void *data, size_t bytes)
 {
     const loading_t *l = user;
     const size_t size = dp_dtype_bytes(l->kept->dtype);
@@ -96,7 +96,7 @@ static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bo
         l->first = first;
         *count_out += common(kept, first, end);
         if (take)
-            status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, PIECE, put, l);
+            status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, PIECE, put_bytes, l);
     }
     return status;
 }
@@ -128,7 +128,7 @@ static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
     }
     (void)dp_checkpoint_tensor(l->checkpoint, (uint32_t)i, &there);
     if (there.dtype == kept->dtype && there.count == whole)
-        return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, PIECE, put, l);
+        return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, PIECE, put_bytes, l);
     return kept->optional
                ? DP_OK
                : dp_fail(DP_ERR_MISMATCH, "%s: tensor %s has %" PRIu64 " elements of %s, this model's has %zu of %s",
@@ -202,7 +202,7 @@ typedef struct found {
 } found_t;
 
 /* Rank 0 looks, for all. */
-static dp_status_t find(dp_pipeline_t *p, const char *folder, uint64_t below, uint64_t *step_out)
+static dp_status_t find_checkpoint(dp_pipeline_t *p, const char *folder, uint64_t below, uint64_t *step_out)
 {
     found_t mine = {.status = DP_OK}, *all = dp__calloc((size_t)dp_group_size(p->group), sizeof(*all));
     dp_status_t status;
@@ -229,7 +229,7 @@ static dp_status_t load_newest(loading_t *l, const char *folder, uint64_t *step_
     dp_status_t status, broken = DP_OK;
 
     for (;;) {
-        status = find(l->p, folder, step, &step);
+        status = find_checkpoint(l->p, folder, step, &step);
         if (status == DP_PENDING && broken < 0)
             return dp_fail(broken, "%s: no checkpoint in it is whole; the newest: %s", folder, why);
         if (status != DP_OK)

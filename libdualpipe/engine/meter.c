@@ -22,7 +22,7 @@ static dp_status_t read_clock(void *arg)
     return DP_OK;
 }
 
-static dp_status_t put(dp_pipeline_t *p, int lane, dp_span_t *span)
+static dp_status_t put_clock(dp_pipeline_t *p, int lane, dp_span_t *span)
 {
     const reading_t reading = {&p->meter.began[lane], span};
 
@@ -37,10 +37,10 @@ dp_status_t dp__meter_open(dp_pipeline_t *p)
 
 dp_status_t dp__meter_begin(dp_pipeline_t *p, int lane)
 {
-    return put(p, lane, NULL);
+    return put_clock(p, lane, NULL);
 }
 
 dp_status_t dp__meter_end(dp_pipeline_t *p, int lane, int32_t span)
 {
-    return put(p, lane, &p->trace.records[span]);
+    return put_clock(p, lane, &p->trace.records[span]);
 }

@@ -28,8 +28,8 @@ struct dp_moe_block {
     kept_layer_t *layers;
 };
 
-static dp_status_t load(const char *kind, const char *name, const dp_build_context_t *context, const char *id,
-                        size_t least, const void **table_out)
+static dp_status_t load_kind(const char *kind, const char *name, const dp_build_context_t *context, const char *id,
+                             size_t least, const void **table_out)
 {
     char full[DP__NAME_BYTES];
     const dp_plugin_t *plugin;
@@ -46,7 +46,7 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
     dp_attention_config_t config;
     const void *table;
     dp_status_t status =
-        load("attention", options->attention, context, DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN, &table);
+        load_kind("attention", options->attention, context, DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN, &table);
 
     if (status < 0)
         return status;
@@ -83,7 +83,7 @@ static dp_status_t load_ep(const dp_moe_block_t *b, const dp_build_context_t *co
                        "dp_moe_block_open: the MoE plugin carries its rows itself (no DP_MOE_CAP_EP): name no plugin "
                        "of dp.ep/1 (\"%s\"), or use a MoE plugin that takes one, moe_cpu say",
                        named);
-    status = load("ep", named, context, DP_IFACE_EP, DP_EP_VT_MIN, &table);
+    status = load_kind("ep", named, context, DP_IFACE_EP, DP_EP_VT_MIN, &table);
     if (status >= 0)
         *ep_out = table;
     return status;
@@ -93,7 +93,7 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
 {
     dp_moe_config_t config;
     const void *table;
-    dp_status_t status = load("moe", options->moe, context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table);
+    dp_status_t status = load_kind("moe", options->moe, context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table);
 
     if (status < 0)
         return status;
@@ -149,8 +149,8 @@ static dp_status_t open_replicas(dp_moe_block_t *b, const dp_build_context_t *co
     return dp__replicas_open(&config, &b->replicas);
 }
 
-static dp_status_t check(const dp_build_context_t *context, const dp_moe_block_options_t *options,
-                         const dp_moe_block_t *const *block_out)
+static dp_status_t check_block(const dp_build_context_t *context, const dp_moe_block_options_t *options,
+                               const dp_moe_block_t *const *block_out)
 {
     dp_status_t status =
         dp__sized_check("dp_moe_block_open: context", context, "dp_build_context_t", DP_BUILD_CONTEXT_MIN);
@@ -176,7 +176,7 @@ dp_status_t dp_moe_block_open(const dp_build_context_t *context, const dp_moe_bl
                               dp_moe_block_t **block_out)
 {
     dp_moe_block_t *b;
-    dp_status_t status = check(context, options, (const dp_moe_block_t *const *)block_out);
+    dp_status_t status = check_block(context, options, (const dp_moe_block_t *const *)block_out);
 
     if (status < 0)
         return status;

@@ -25,7 +25,7 @@ static void carry(exact_t *sum)
 }
 
 /* value >= 0, or not finite. A digit has room for 2^32 of them between two carries. */
-static void add(exact_t *sum, double value)
+static void add_square(exact_t *sum, double value)
 {
     int exponent, at;
     unsigned __int128 bits;
@@ -94,7 +94,7 @@ static dp_status_t add_squares(dp_pipeline_t *p, const char *grads, size_t count
         if (!p->host_memory && status >= 0)
             status = p->device_vt->synchronize(s, -1);
         for (size_t i = 0; i < n && status >= 0; i += DP_SHARD_PIECE)
-            add(sum, squares(here + i * size, n - i < DP_SHARD_PIECE ? n - i : DP_SHARD_PIECE, dtype));
+            add_square(sum, squares(here + i * size, n - i < DP_SHARD_PIECE ? n - i : DP_SHARD_PIECE, dtype));
     }
     return status;
 }
@@ -109,7 +109,7 @@ bool dp__first_replica(const int32_t *placement, int32_t replica)
     return true;
 }
 
-static bool counts(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, const dp__stage_part_t *part,
+static bool counts(const dp_pipeline_t *p, const dp__chunk_t *chunk, const dp__stage_part_t *part,
                    const dp_param_t *param)
 {
     if (dp__tie_is_second(p, chunk->place.stage, param))
@@ -121,7 +121,7 @@ static bool counts(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, cons
     return param->sharded ? dp__first_replica(part->part.placement, param->expert) : p->grid.e == 0;
 }
 
-static bool has_shard(const dp__engine_chunk_t *chunk, uint32_t param)
+static bool has_shard(const dp__chunk_t *chunk, uint32_t param)
 {
     for (uint32_t i = 0; i < chunk->nshards; i++)
         if (chunk->shards[i].param == param)
@@ -131,7 +131,7 @@ static bool has_shard(const dp__engine_chunk_t *chunk, uint32_t param)
 
 int32_t dp_pipeline_counts(const dp_pipeline_t *p, int32_t c, uint32_t param)
 {
-    const dp__engine_chunk_t *chunk = p != NULL && c >= 0 && c < p->nchunks ? &p->chunks[c] : NULL;
+    const dp__chunk_t *chunk = p != NULL && c >= 0 && c < p->nchunks ? &p->chunks[c] : NULL;
     const dp_stage_t *stage = chunk != NULL ? chunk->stage : NULL;
 
     for (int32_t i = 0; stage != NULL && i < stage->nparts; i++)
@@ -143,7 +143,7 @@ int32_t dp_pipeline_counts(const dp_pipeline_t *p, int32_t c, uint32_t param)
 static dp_status_t add_chunk(dp_pipeline_t *p, int32_t c, exact_t *sum)
 {
     const size_t size = dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
-    const dp__engine_chunk_t *chunk = &p->chunks[c];
+    const dp__chunk_t *chunk = &p->chunks[c];
     dp_status_t status = DP_OK;
 
     for (uint32_t i = 0; i < chunk->nshards && status >= 0; i++) {
@@ -157,7 +157,7 @@ static dp_status_t add_chunk(dp_pipeline_t *p, int32_t c, exact_t *sum)
 }
 
 /* *sum_out: ours and that of all other ranks. */
-static dp_status_t collect(dp_pipeline_t *p, exact_t *sum, double *sum_out)
+static dp_status_t collect_norm(dp_pipeline_t *p, exact_t *sum, double *sum_out)
 {
     double digits[DIGITS + 1];
     dp_status_t status;
@@ -184,8 +184,8 @@ dp_status_t dp_pipeline_exact_sum(dp_pipeline_t *p, const double *values, size_t
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_exact_sum: pipeline, values or sum_out is NULL, or the pipeline "
                                        "has failed");
     for (size_t i = 0; i < count; i++)
-        add(&sum, values[i]);
-    return collect(p, &sum, sum_out);
+        add_square(&sum, values[i]);
+    return collect_norm(p, &sum, sum_out);
 }
 
 dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *p, double *norm_out)
@@ -204,7 +204,7 @@ dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *p, double *norm_out)
         dp__engine_settle(p);
         return status;
     }
-    status = collect(p, &sum, &squared);
+    status = collect_norm(p, &sum, &squared);
     if (status >= 0)
         *norm_out = sqrt(squared);
     return status;

@@ -159,14 +159,14 @@ static dp_status_t open_comms(dp_pipeline_t *p)
     return dp__comms_open(p, p->backend.vt, &p->comms);
 }
 
-static dp_status_t connect(dp_pipeline_t *p)
+static dp_status_t connect_comms(dp_pipeline_t *p)
 {
     dp_status_t status = dp__links_connect(p, &p->comms);
 
     return status < 0 ? status : dp__comms_start(p, &p->comms);
 }
 
-static dp_status_t meet(dp_pipeline_t *p)
+static dp_status_t settle_opening(dp_pipeline_t *p)
 {
     return dp__group_settle(p->group);
 }
@@ -208,7 +208,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__shards_make,
         dp__transfer_streams_open,
         dp__links_list,
-        connect,
+        connect_comms,
         dp__plans_build,
         dp__buffers_open,
         dp__chunks_allocate,
@@ -216,7 +216,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__lengths_open,
         dp__records_open,
         dp__graphs_open,
-        meet,
+        settle_opening,
         /* clang-format on */
     };
     dp_status_t status = DP_OK;
@@ -228,7 +228,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
 }
 
 /* Lanes first: after a failure their workers may still be inside a wait on memory of the comms. */
-static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
+static void close_epoch(dp_pipeline_t *p, void (*tell)(void *user))
 {
     dp__graphs_close(p);
     if (!p->run.failed)
@@ -262,7 +262,7 @@ static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
 void dp__pipeline_suspend(dp_pipeline_t *p)
 {
     dp__save_close(p); /* what was being saved is not, and the trainer opens it again */
-    let_go(p, p->options.retire);
+    close_epoch(p, p->options.retire);
     p->memory = (dp_memory_report_t){.struct_size = sizeof(p->memory)};
     p->generation = 0;
     p->max_segments = 0;
@@ -337,7 +337,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
     }
     dp__save_close(p);
     dp__trace_write(p);
-    let_go(p, p->options.unbuild);
+    close_epoch(p, p->options.unbuild);
     if (p->device != NULL) {
         dp__chunks_close(p);
         dp__profile_close(p);

@@ -244,7 +244,7 @@ static dp_status_t write_commands(builder_t *b)
     return status;
 }
 
-static dp_status_t allocate(builder_t *b)
+static dp_status_t allocate_plan(builder_t *b)
 {
     dp__plan_t *plan = b->plan;
     const dp_program_t *program = plan->program;
@@ -262,7 +262,7 @@ static dp_status_t allocate(builder_t *b)
     return DP_OK;
 }
 
-static dp_status_t build(dp_pipeline_t *p, const dp_program_t *program, dp__plan_t *plan)
+static dp_status_t build_plan(dp_pipeline_t *p, const dp_program_t *program, dp__plan_t *plan)
 {
     builder_t b = {.p = p, .plan = plan, .instrs = program->instrs + program->first[p->grid.p]};
     dp_status_t status;
@@ -270,7 +270,7 @@ static dp_status_t build(dp_pipeline_t *p, const dp_program_t *program, dp__plan
     *plan = (dp__plan_t){.program = program};
     status = write_commands(&b);
     if (status >= 0)
-        status = allocate(&b);
+        status = allocate_plan(&b);
     if (status < 0)
         return status;
     find_links(&b);
@@ -292,10 +292,10 @@ static void free_plan(dp__plan_t *plan)
 
 dp_status_t dp__plans_build(dp_pipeline_t *p)
 {
-    dp_status_t status = build(p, p->programs.training, &p->plans.training);
+    dp_status_t status = build_plan(p, p->programs.training, &p->plans.training);
 
     if (status >= 0 && p->programs.forward != NULL)
-        status = build(p, p->programs.forward, &p->plans.forward);
+        status = build_plan(p, p->programs.forward, &p->plans.forward);
     return status;
 }
 

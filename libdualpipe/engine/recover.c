@@ -194,7 +194,7 @@ static uint64_t digest_states(const dp_pipeline_t *p)
     return h;
 }
 
-static dp_status_t compare(const statement_t *all, int32_t n)
+static dp_status_t compare_holds(const statement_t *all, int32_t n)
 {
     for (int32_t r = 1; r < n; r++)
         if (all[r].states != all[0].states)
@@ -206,7 +206,7 @@ static dp_status_t compare(const statement_t *all, int32_t n)
 }
 
 /* Nobody holds anything: all begin alike, or read what they begin with. */
-static dp_status_t begin(dp_pipeline_t *p, const statement_t *all, int32_t n)
+static dp_status_t begin_recovery(dp_pipeline_t *p, const statement_t *all, int32_t n)
 {
     for (int32_t r = 0; r < n; r++)
         if (all[r].start < 0)
@@ -222,14 +222,14 @@ static dp_status_t begin(dp_pipeline_t *p, const statement_t *all, int32_t n)
 static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, int64_t *step)
 {
     const statement_t *top = &all[0];
-    dp_status_t status = compare(all, n);
+    dp_status_t status = compare_holds(all, n);
 
     for (int32_t r = 1; r < n; r++)
         if (all[r].holds > top->holds || (all[r].holds == top->holds && all[r].step > top->step))
             top = &all[r];
     p->run.step = p->recovery.step = top->step;
     if (status >= 0 && top->holds == 0)
-        return begin(p, all, n);
+        return begin_recovery(p, all, n);
     if (status >= 0)
         status = give(p, all, top->holds);
     if (status < 0)

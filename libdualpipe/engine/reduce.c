@@ -5,7 +5,7 @@
  * in shards.c. */
 #include "engine/engine.h"
 
-const char *dp__summed_grads(const dp__engine_chunk_t *chunk)
+const char *dp__summed_grads(const dp__chunk_t *chunk)
 {
     return chunk->grads[0] != NULL ? chunk->grads[0] : chunk->grads[1];
 }
@@ -20,7 +20,7 @@ static dp_comm_t *data_group(const dp_pipeline_t *p, const dp_param_t *param)
 
 /* Sums every run of neighbouring parameters that have one group: experts over their shards, the rest over all
    replicas. Where a part lists its parameters in another order than they lie, others may lie in between: one by one. */
-static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads)
+static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
 {
     const dp_param_t *param = chunk->stage->info.param_list;
     dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
@@ -44,7 +44,7 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *
     return DP_OK;
 }
 
-static dp_status_t reduce_whole(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads)
+static dp_status_t reduce_whole(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
 {
     const size_t count = chunk->stage->info.param_count;
     dp_status_t status = DP_OK;
@@ -57,7 +57,7 @@ static dp_status_t reduce_whole(dp_pipeline_t *p, const dp__engine_chunk_t *chun
 
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
 {
-    dp__engine_chunk_t *chunk = &p->chunks[c];
+    dp__chunk_t *chunk = &p->chunks[c];
     dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
     char *grads = (char *)dp__summed_grads(chunk);

@@ -163,7 +163,7 @@ static dp_status_t check_options(const dp_pipeline_t *p, const dp_save_options_t
     return DP_OK;
 }
 
-static dp_status_t start(dp_pipeline_t *p, dp__saving_t *s, const dp_save_options_t *options)
+static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_save_options_t *options)
 {
     dp_status_t status = dp__path(s->folder, options->folder, NULL);
 
@@ -188,7 +188,7 @@ dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *opt
     if (status < 0)
         return status;
     s = dp__calloc(1, sizeof(*s));
-    status = s != NULL ? start(p, s, options) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
+    status = s != NULL ? start_saving(p, s, options) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
     status = dp__agree(p, status, "cannot save");
     if (status >= 0 && pthread_create(&s->thread, NULL, write_all, s) != 0)
         status = dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "a thread cannot be started"), "dp_pipeline_save_open");

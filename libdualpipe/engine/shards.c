@@ -61,8 +61,7 @@ bool dp__shard_is_cut(const dp_pipeline_t *p, const dp_part_t *part, const dp_pa
 
 /* Begins a stretch with a parameter, or adds it to the latest. Without expert groups experts have the holders of all
  * else. */
-static void stretch(const dp_pipeline_t *p, dp__engine_chunk_t *chunk, const dp_param_t *param, uint32_t index,
-                    bool cut)
+static void stretch(const dp_pipeline_t *p, dp__chunk_t *chunk, const dp_param_t *param, uint32_t index, bool cut)
 {
     const dp__stretch_t one = {.first = param->offset,
                                .count = param->count,
@@ -83,7 +82,7 @@ static void stretch(const dp_pipeline_t *p, dp__engine_chunk_t *chunk, const dp_
 }
 
 /* The cut nearest to element `at` of a stretch, at the end of a piece of the parameter that it is in. */
-static size_t nearest(const dp__engine_chunk_t *chunk, const dp__stretch_t *s, size_t at)
+static size_t nearest(const dp__chunk_t *chunk, const dp__stretch_t *s, size_t at)
 {
     const dp_param_t *param = &chunk->stage->param_list[s->param];
     uint32_t i = 0;
@@ -97,7 +96,7 @@ static size_t nearest(const dp__engine_chunk_t *chunk, const dp__stretch_t *s, s
 }
 
 /* *room: 2 * (3 + n + 1) numbers, with those of this stretch in front taken. */
-static void cut(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, dp__stretch_t *s, size_t **room)
+static void cut_stretch(const dp_pipeline_t *p, const dp__chunk_t *chunk, dp__stretch_t *s, size_t **room)
 {
     const size_t size = dp_dtype_bytes(p->options.dtype);
     const int32_t n = data_size(p, s->sharded), halves = has_mirror(p) ? 2 : 1, half = own_half(p);
@@ -123,7 +122,7 @@ static void cut(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, dp__str
         s->along_bytes[r] = s->along[r] * size;
 }
 
-static void add_shard(dp__engine_chunk_t *chunk, uint32_t param, size_t first, size_t end)
+static void add_shard(dp__chunk_t *chunk, uint32_t param, size_t first, size_t end)
 {
     if (end <= first)
         return;
@@ -133,7 +132,7 @@ static void add_shard(dp__engine_chunk_t *chunk, uint32_t param, size_t first, s
 }
 
 /* What is ours of a stretch. */
-static void list_shards(const dp_pipeline_t *p, dp__engine_chunk_t *chunk, const dp__stretch_t *s)
+static void list_shards(const dp_pipeline_t *p, dp__chunk_t *chunk, const dp__stretch_t *s)
 {
     const int32_t r = data_rank(p, s->sharded), half = own_half(p);
     const size_t begin = s->cut ? s->first + s->across[half] + s->along[r] : s->first;
@@ -149,7 +148,7 @@ static void list_shards(const dp_pipeline_t *p, dp__engine_chunk_t *chunk, const
 }
 
 /* Without zero each parameter is a shard, and what the optimizer keeps lies as the parameters do. */
-static void list_whole(dp__engine_chunk_t *chunk)
+static void list_whole(dp__chunk_t *chunk)
 {
     for (uint32_t i = 0; i < chunk->stage->info.nparams; i++)
         chunk->shards[chunk->nshards++] = (dp_shard_t){
@@ -157,7 +156,7 @@ static void list_whole(dp__engine_chunk_t *chunk)
     chunk->shard_count = chunk->stage->info.param_count;
 }
 
-static dp_status_t make(const dp_pipeline_t *p, dp__engine_chunk_t *chunk)
+static dp_status_t make(const dp_pipeline_t *p, dp__chunk_t *chunk)
 {
     const dp_stage_t *stage = chunk->stage;
     const size_t n = stage->info.nparams, bounds = 8 + 2 * (size_t)data_size(p, false);
@@ -182,7 +181,7 @@ static dp_status_t make(const dp_pipeline_t *p, dp__engine_chunk_t *chunk)
     room = chunk->bounds;
     for (uint32_t i = 0; i < chunk->nstretches; i++) {
         if (chunk->stretches[i].cut)
-            cut(p, chunk, &chunk->stretches[i], &room);
+            cut_stretch(p, chunk, &chunk->stretches[i], &room);
         list_shards(p, chunk, &chunk->stretches[i]);
     }
     return DP_OK;
@@ -201,7 +200,7 @@ dp_status_t dp__shards_make(dp_pipeline_t *p)
     return status;
 }
 
-void dp__shards_free(dp__engine_chunk_t *chunk)
+void dp__shards_free(dp__chunk_t *chunk)
 {
     dp__free(chunk->shards);
     dp__free(chunk->stretches);
@@ -216,7 +215,7 @@ void dp__shards_free(dp__engine_chunk_t *chunk)
 /* ---- sums ---- */
 
 /* Each rank of comm gets its part; bounds NULL: all get all. n: ranks. */
-static dp_status_t sum(const dp_pipeline_t *p, dp_comm_t *comm, char *data, size_t count, const size_t *bounds)
+static dp_status_t sum_shards(const dp_pipeline_t *p, dp_comm_t *comm, char *data, size_t count, const size_t *bounds)
 {
     const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
@@ -228,7 +227,7 @@ static dp_status_t sum(const dp_pipeline_t *p, dp_comm_t *comm, char *data, size
     return p->comms.vt->all_reduce(comm, data, count, dtype, s);
 }
 
-dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads)
+dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
 {
     const size_t size = dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
 
@@ -238,13 +237,13 @@ dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, ch
         char *at = grads + s->first * size;
         size_t count = s->count;
 
-        DO(sum(p, p->comms.sums.mirror, at, count, scatter ? s->across : NULL));
+        DO(sum_shards(p, p->comms.sums.mirror, at, count, scatter ? s->across : NULL));
         if (scatter) {
             at += s->across[own_half(p)] * size;
             count = s->along[data_size(p, s->sharded)];
         }
         if (!s->tied)
-            DO(sum(p, data_comm(&p->comms.sums, s->sharded), at, count, scatter ? s->along : NULL));
+            DO(sum_shards(p, data_comm(&p->comms.sums, s->sharded), at, count, scatter ? s->along : NULL));
     }
     return DP_OK;
 }
@@ -252,8 +251,8 @@ dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, ch
 /* ---- gathering ---- */
 
 /* Parts of ranks that are zero but for ours add up to all of them: no bit is added to another. */
-static dp_status_t gather(const dp_pipeline_t *p, dp_comm_t *comm, char *data, const size_t *bounds, int32_t rank,
-                          int32_t n)
+static dp_status_t gather_shards(const dp_pipeline_t *p, dp_comm_t *comm, char *data, const size_t *bounds,
+                                 int32_t rank, int32_t n)
 {
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
 
@@ -278,7 +277,7 @@ static dp_span_t *begin_record(const dp_pipeline_t *p, int32_t chunk)
     return record;
 }
 
-static dp_status_t gather_chunk(dp_pipeline_t *p, dp__engine_chunk_t *chunk)
+static dp_status_t gather_chunk(dp_pipeline_t *p, dp__chunk_t *chunk)
 {
     const size_t size = dp_dtype_bytes(p->options.dtype);
     const dp__sum_comms_t *comms = p->options.graph ? &p->comms.gathers : &p->comms.sums;
@@ -292,9 +291,9 @@ static dp_status_t gather_chunk(dp_pipeline_t *p, dp__engine_chunk_t *chunk)
 
         if (!s->cut)
             continue;
-        DO(gather(p, data_comm(comms, s->sharded), at + s->across_bytes[own_half(p)], s->along_bytes,
-                  data_rank(p, s->sharded), data_size(p, s->sharded)));
-        DO(gather(p, comms->mirror, at, s->across_bytes, own_half(p), 2));
+        DO(gather_shards(p, data_comm(comms, s->sharded), at + s->across_bytes[own_half(p)], s->along_bytes,
+                         data_rank(p, s->sharded), data_size(p, s->sharded)));
+        DO(gather_shards(p, comms->mirror, at, s->across_bytes, own_half(p), 2));
     }
     DO(p->device_vt->stamp(lane, &record->end_ns));
     chunk->unwaited = 1u << DP_LANE_COMPUTE | 1u << DP_LANE_ALL_TO_ALL;
@@ -331,7 +330,7 @@ dp_status_t dp_pipeline_gather(dp_pipeline_t *p)
     return status;
 }
 
-dp_status_t dp__gather_wait(dp_pipeline_t *p, dp__engine_chunk_t *chunk, int lane)
+dp_status_t dp__gather_wait(dp_pipeline_t *p, dp__chunk_t *chunk, int lane)
 {
     const uint32_t bit = 1u << lane;
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static void release(dp_pipeline_t *p, dp__snapshot_t *s)
+static void release_snapshot(dp_pipeline_t *p, dp__snapshot_t *s)
 {
     if (s->memory != NULL && !p->host_memory)
         p->device_vt->host_release(p->device, s->memory);
@@ -25,7 +25,7 @@ static dp_status_t take_memory(dp_pipeline_t *p, dp__snapshot_t *s, size_t bytes
 
     if (bytes <= s->room)
         return DP_OK;
-    release(p, s);
+    release_snapshot(p, s);
     if (p->host_memory)
         memory = dp__allocate(bytes, 64);
     else
@@ -75,7 +75,7 @@ dp_status_t dp__snapshot_open(dp_pipeline_t *p, dp__snapshot_t *s)
     return status < 0 ? status : list(p, s);
 }
 
-static dp_status_t copy(dp_pipeline_t *p, dp__snapshot_t *s, char *to, const dp__kept_t *from, size_t bytes)
+static dp_status_t copy_kept(dp_pipeline_t *p, dp__snapshot_t *s, char *to, const dp__kept_t *from, size_t bytes)
 {
     if (!from->host)
         return bytes > 0 ? p->device_vt->copy(s->stream, to, from->memory, bytes) : DP_OK;
@@ -97,7 +97,7 @@ dp_status_t dp__snapshot_begin(dp_pipeline_t *p, dp__snapshot_t *s)
         if (!kept->mine)
             continue;
         if (run != NULL && (run->memory + bytes != kept->memory || run->host != kept->host)) {
-            status = copy(p, s, s->memory + at, run, bytes);
+            status = copy_kept(p, s, s->memory + at, run, bytes);
             at += bytes, bytes = 0;
             run = NULL;
         }
@@ -105,7 +105,7 @@ dp_status_t dp__snapshot_begin(dp_pipeline_t *p, dp__snapshot_t *s)
             run = kept;
         bytes += dp__kept_bytes(kept);
     }
-    return run != NULL && status >= 0 ? copy(p, s, s->memory + at, run, bytes) : status;
+    return run != NULL && status >= 0 ? copy_kept(p, s, s->memory + at, run, bytes) : status;
 }
 
 dp_status_t dp__snapshot_finish(dp_pipeline_t *p, dp__snapshot_t *s)
@@ -121,7 +121,7 @@ void dp__snapshot_close(dp_pipeline_t *p, dp__snapshot_t *s)
             (void)dp__snapshot_finish(p, s);
         p->device_vt->stream_close(s->stream);
     }
-    release(p, s);
+    release_snapshot(p, s);
     dp__kept_list_free(&s->list);
     dp__free(s->tensors);
 }

@@ -73,7 +73,7 @@ static dp_status_t check_unique(const dp_pipeline_t *p, const dp_state_t *s)
     return DP_OK;
 }
 
-static dp_status_t append(dp_pipeline_t *p, dp_state_t *s)
+static dp_status_t append_state(dp_pipeline_t *p, dp_state_t *s)
 {
     dp_state_t *grown = dp__calloc((size_t)p->states.n + 1, sizeof(*grown));
 
@@ -106,7 +106,7 @@ dp_status_t dp_pipeline_register_state(dp_pipeline_t *p, const dp_state_t *state
         status = check_shape(p, &own);
     if (status >= 0)
         status = check_unique(p, &own);
-    return status >= 0 ? append(p, &own) : status;
+    return status >= 0 ? append_state(p, &own) : status;
 }
 
 void dp__states_free(dp_pipeline_t *p)

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-static dp_status_t finish(dp_pipeline_t *p)
+static dp_status_t finish_streams(dp_pipeline_t *p)
 {
     for (int32_t i = 0; i < dp__stream_count(p); i++)
         DO(dp__stream_finish(p, dp__stream_at(p, i)));
@@ -119,7 +119,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     if (status >= 0)
         status = p->options.graph ? dp__graph_put(p, plan, &own) : dp__step_put(p, plan, &own);
     if (status >= 0)
-        status = finish(p);
+        status = finish_streams(p);
     if (status >= 0)
         status = dp__save_copied(p);
     if (status < 0) {

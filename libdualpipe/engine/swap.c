@@ -60,7 +60,7 @@ static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *o
     return status < 0 ? status : dp__comms_start(p, &p->comms);
 }
 
-static dp_status_t find(dp_pipeline_t *p, const char *name, dp__backend_t *backend)
+static dp_status_t find_backend(dp_pipeline_t *p, const char *name, dp__backend_t *backend)
 {
     dp_status_t status = dp__backend_find(p, name, backend);
 
@@ -82,10 +82,10 @@ dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
     status = comm != NULL ? dp__backend_name(comm, name) : dp_fail(DP_ERR_INVALID, "no comm backend was named");
     automatic = status >= 0 && strcmp(name, DP__AUTO) == 0;
     if (status >= 0 && !automatic)
-        status = find(p, name, &backend);
+        status = find_backend(p, name, &backend);
     status = dp__agree_to_swap(p, status, name);
     if (status >= 0 && automatic) /* all together */
-        status = dp__agree_to_swap(p, find(p, name, &backend), name);
+        status = dp__agree_to_swap(p, find_backend(p, name, &backend), name);
     if (status < 0)
         return status;
     status = dp__gather_finish(p);

@@ -60,7 +60,7 @@ static dp_status_t name_param(char *name, size_t room, const char *state, const 
 /* ---- who saves what ---- */
 
 /* A stage with two paths is held by the ranks of both. */
-static void set_holders(listing_t *l, const dp__engine_chunk_t *chunk)
+static void set_holders(listing_t *l, const dp__chunk_t *chunk)
 {
     const dp__grid_t *g = &l->p->grid;
     const int32_t paths = dp_schedule_paths(l->p->schedule);
@@ -83,7 +83,7 @@ static bool take_share(holders_t *h, size_t bytes)
 
 /* ---- the list ---- */
 
-static dp_status_t append(listing_t *l, const dp__kept_t *kept)
+static dp_status_t append_tensor(listing_t *l, const dp__kept_t *kept)
 {
     if (!dp__name_is_good(kept->name))
         return dp_fail(DP_ERR_INVALID, "\"%.300s\" cannot be the name of a tensor: at most %d plain characters",
@@ -98,7 +98,7 @@ static char *next_name(const listing_t *l)
 }
 
 /* What of parameter `index` the state has, NULL: nothing. */
-static const dp_shard_t *find_shard(const dp__engine_chunk_t *chunk, uint32_t index)
+static const dp_shard_t *find_shard(const dp__chunk_t *chunk, uint32_t index)
 {
     for (uint32_t i = 0; i < chunk->nshards; i++)
         if (chunk->shards[i].param == index)
@@ -107,7 +107,7 @@ static const dp_shard_t *find_shard(const dp__engine_chunk_t *chunk, uint32_t in
 }
 
 /* Of a parameter that is not cut. */
-static size_t whole_at(const dp__engine_chunk_t *chunk, uint32_t index)
+static size_t whole_at(const dp__chunk_t *chunk, uint32_t index)
 {
     const dp_shard_t *shard = find_shard(chunk, index);
 
@@ -115,7 +115,7 @@ static size_t whole_at(const dp__engine_chunk_t *chunk, uint32_t index)
 }
 
 /* Our shard of the state that goes with a parameter: it is saved, but for that of a shared one's second end. */
-static dp_status_t list_shard(listing_t *l, const dp__engine_chunk_t *chunk, const dp_state_t *state, uint32_t index)
+static dp_status_t list_shard(listing_t *l, const dp__chunk_t *chunk, const dp_state_t *state, uint32_t index)
 {
     const dp_param_t *param = &chunk->stage->param_list[index];
     const dp_shard_t *shard = find_shard(chunk, index);
@@ -134,12 +134,12 @@ static dp_status_t list_shard(listing_t *l, const dp__engine_chunk_t *chunk, con
     status = name_param(name, l->room, state->name, param, NULL);
     if (status >= 0)
         snprintf(name + strlen(name), l->room - strlen(name), "[%zu:%zu]", shard->first, shard->first + shard->count);
-    return status < 0 ? status : append(l, &kept);
+    return status < 0 ? status : append_tensor(l, &kept);
 }
 
 /* Parameters of a chunk, or the state that goes with them (NULL: parameters themselves). measure: only adds up what
  * the holders have. */
-static dp_status_t list_params(listing_t *l, const dp__engine_chunk_t *chunk, const dp_state_t *state, bool measure)
+static dp_status_t list_params(listing_t *l, const dp__chunk_t *chunk, const dp_state_t *state, bool measure)
 {
     const dp_stage_t *stage = chunk->stage;
     const dp_dtype_t dtype = state != NULL ? state->dtype : l->p->options.dtype;
@@ -178,7 +178,7 @@ static dp_status_t list_params(listing_t *l, const dp__engine_chunk_t *chunk, co
             kept.mine = first && take_share(holders, param->count * size);
             status = name_param((char *)kept.name, l->room, state != NULL ? state->name : NULL, param, placement);
             if (status >= 0)
-                status = append(l, &kept);
+                status = append_tensor(l, &kept);
         }
     return status;
 }
@@ -200,13 +200,13 @@ static dp_status_t list_state(listing_t *l, const dp_state_t *state, bool mine)
         snprintf((char *)kept.name, l->room, "%s.pipeline%d", state->name, g->d * g->ep + g->e);
     else
         snprintf((char *)kept.name, l->room, "%s", state->name);
-    return append(l, &kept);
+    return append_tensor(l, &kept);
 }
 
 /* What is of chunk c; states: parameters, or else what was registered with them. */
 static dp_status_t list_chunk(listing_t *l, int32_t c, bool states, bool measure)
 {
-    const dp__engine_chunk_t *chunk = &l->p->chunks[c];
+    const dp__chunk_t *chunk = &l->p->chunks[c];
     dp_status_t status = states ? DP_OK : list_params(l, chunk, NULL, measure);
 
     for (int32_t i = 0; i < l->p->states.n && states && status >= 0; i++) {
@@ -255,7 +255,7 @@ static dp_status_t list_all(listing_t *l)
 }
 
 /* Room for all names, and for all tensors. */
-static dp_status_t allocate(listing_t *l)
+static dp_status_t allocate_tensors(listing_t *l)
 {
     const dp_pipeline_t *p = l->p;
     size_t n = (size_t)p->states.n, longest = 0, state = 0;
@@ -285,7 +285,7 @@ dp_status_t dp__kept_list(const dp_pipeline_t *p, dp__kept_list_t *list_out)
     dp_status_t status;
 
     *list_out = (dp__kept_list_t){0};
-    status = allocate(&l);
+    status = allocate_tensors(&l);
     if (status >= 0)
         status = list_all(&l);
     if (status < 0)

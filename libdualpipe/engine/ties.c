@@ -227,7 +227,7 @@ dp_status_t dp__ties_check(dp_pipeline_t *p)
 
 /* ---- sums of gradients ---- */
 
-static dp_status_t put(dp_pipeline_t *p, const dp__tie_t *tie, dp_comm_t *between)
+static dp_status_t put_tie(dp_pipeline_t *p, const dp__tie_t *tie, dp_comm_t *between)
 {
     const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     const size_t size = dp_dtype_bytes(dtype);
@@ -262,7 +262,7 @@ dp_status_t dp__ties_put(dp_pipeline_t *p)
         status = p->device_vt->stamp(s, &p->trace.records[tie->span].start_ns);
         dp__profile_begin(p, tie->span);
         if (status >= 0)
-            status = put(p, tie, p->comms.tie[i]);
+            status = put_tie(p, tie, p->comms.tie[i]);
         dp__profile_end(p);
         if (status >= 0)
             status = p->device_vt->stamp(s, &p->trace.records[tie->span].end_ns);

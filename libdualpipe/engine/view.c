@@ -13,7 +13,7 @@ int32_t dp_pipeline_chunks(const dp_pipeline_t *p)
 
 dp_status_t dp_pipeline_chunk(const dp_pipeline_t *p, int32_t c, dp_chunk_view_t *view_out)
 {
-    const dp__engine_chunk_t *chunk;
+    const dp__chunk_t *chunk;
     const dp__stage_info_t *info;
     dp_chunk_view_t view;
     dp_status_t status = dp__sized_check("dp_pipeline_chunk: view_out", view_out, "dp_chunk_view_t", DP_CHUNK_VIEW_MIN);

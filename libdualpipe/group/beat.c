@@ -55,7 +55,7 @@ static uint64_t number_for_others(const dp__process_t *p, int64_t now_ns)
     return latest == 0 ? DP__NOBODY_YET : latest > now_ns ? 0 : (uint64_t)(now_ns - latest);
 }
 
-static void tell(dp__process_t *p, dp__connection_t *c, uint64_t number, bool open, const char *doing)
+static void tell_beat(dp__process_t *p, dp__connection_t *c, uint64_t number, bool open, const char *doing)
 {
     dp__frame_t frame = {
         .type = DP__FRAME_BEAT, .from = p->group.rank, .to = dp__is_hub(p) ? c->rank : 0, .value = open};
@@ -78,7 +78,7 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
             number = number_for_others(p, now_ns);
         }
         any = true;
-        tell(p, p->connections.all[i], number, open, doing);
+        tell_beat(p, p->connections.all[i], number, open, doing);
         if (!dp__is_hub(p))
             dp__clock_ask(p);
     }

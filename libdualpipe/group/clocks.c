@@ -56,7 +56,7 @@ bool dp__clock_hear(dp__process_t *p, const dp__frame_t *frame)
     return true;
 }
 
-static dp_status_t measure(dp__process_t *p)
+static dp_status_t measure_clock(dp__process_t *p)
 {
     dp_status_t status = DP_OK;
 
@@ -82,7 +82,7 @@ dp_status_t dp__process_clock(dp_group_t *group, int64_t since_ns, dp__clock_sam
     *count_out = 0;
     if (!has_own_clock(p))
         return DP_OK;
-    status = measure(p);
+    status = measure_clock(p);
     pthread_mutex_lock(&p->mutex);
     for (uint32_t i = 0; i < DP__CLOCK_SAMPLES && i < p->clock.count && p->clock.samples != NULL; i++)
         if (p->clock.samples[i].at_ns >= since_ns)

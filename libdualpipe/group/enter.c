@@ -113,7 +113,7 @@ static bool is_launchers_job(const dp__process_t *p)
     return dp_group_environment(&told) == DP_OK && told.rank == p->group.rank && told.size == p->group.size;
 }
 
-static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
+static dp_status_t prepare_join(dp__process_t *p, const dp_group_options_t *options)
 {
     dp_status_t status = make_tables(p);
 
@@ -153,7 +153,7 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
     pthread_mutex_init(&p->mutex, NULL);
     dp__kv_init(&p->hub.kv);
     dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause, link);
-    status = prepare(p, options);
+    status = prepare_join(p, options);
     if (status == DP_OK)
         status = dp__control_start(p);
     if (status != DP_OK) {

@@ -19,6 +19,7 @@
 #define DP__HOST_BYTES   65
 
 typedef struct dp__recorder dp__recorder_t;
+typedef struct dp__process dp__process_t; /* process.h */
 
 /* The collectives that ranks meet in; all of them must be in the same one. */
 typedef enum dp__control_kind {

@@ -320,7 +320,7 @@ static void look_at_silent(dp__process_t *p)
             (void)dp__recorder_look(p->recorders, r, &answer_of(p, r)->doing);
 }
 
-static void accuse(dp__process_t *p)
+static void name_stalled(dp__process_t *p)
 {
     char text[DP__CAUSE_BYTES], root_text[512], file[DP__LAST_SPANS_TEXT];
     bool circle;
@@ -339,7 +339,7 @@ static void accuse(dp__process_t *p)
 void dp__hang_report_conclude(dp__process_t *p)
 {
     if (p->hub.hang_report.reporter >= 0)
-        accuse(p);
+        name_stalled(p);
     dp__hang_report_end(p);
 }
 

@@ -96,7 +96,7 @@ void dp__hub_accept(dp__process_t *p)
 
 /* ---- handshake ---- */
 
-static void refuse(dp__connection_t *c, dp_status_t status, const char *text)
+static void refuse_connection(dp__connection_t *c, dp_status_t status, const char *text)
 {
     dp__frame_t frame = {.type = DP__FRAME_REFUSED,
                          .value = status,
@@ -141,7 +141,7 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     memcpy(t->digest, at + 12 + DP__NONCE_BYTES, DP__SHA256_BYTES);
     if (t->version != DP__PROTOCOL_VERSION) {
         note_trouble(p, "one with another version of libdualpipe was refused");
-        refuse(c, DP_ERR_MISMATCH, "rank 0 was built with another version of libdualpipe");
+        refuse_connection(c, DP_ERR_MISMATCH, "rank 0 was built with another version of libdualpipe");
         return;
     }
     if (!dp__frame_is_bare(frame) || t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS ||
@@ -173,7 +173,7 @@ static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         snprintf(text, sizeof(text), "one that called itself rank %d did not hold the secret", c->transcript.rank);
         log_stranger(p, c, text);
         note_trouble(p, text);
-        refuse(c, DP_ERR_SECURITY, "it holds another secret");
+        refuse_connection(c, DP_ERR_SECURITY, "it holds another secret");
         return;
     }
     dp__secret_prove(&p->join.secret, DP__LABEL_HUB_PROOF, &c->transcript, proof);
@@ -235,7 +235,7 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
     if (p->contacts[rank].connection != NULL || dp__peer(p, rank).pid != 0) {
         dp__peer_name(p, rank, name, sizeof(name));
         snprintf(text, sizeof(text), "there is a rank %d already: %s", rank, name);
-        refuse(c, DP_ERR_RENDEZVOUS, text);
+        refuse_connection(c, DP_ERR_RENDEZVOUS, text);
         snprintf(text, sizeof(text), "a second rank %d was refused", rank);
         note_trouble(p, text);
         return false;

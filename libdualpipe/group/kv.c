@@ -41,7 +41,7 @@ dp_status_t dp__kv_check(const char *key, size_t bytes)
     return DP_OK;
 }
 
-static const dp__kv_entry_t *find(const dp__kv_t *kv, const char *key)
+static const dp__kv_entry_t *find_entry(const dp__kv_t *kv, const char *key)
 {
     const dp__kv_entry_t *entry = kv->buckets[bucket_of(key)];
 
@@ -55,13 +55,13 @@ const dp__kv_entry_t *dp__kv_find(dp__kv_t *kv, const char *key)
     const dp__kv_entry_t *entry;
 
     pthread_mutex_lock(&kv->mutex);
-    entry = find(kv, key);
+    entry = find_entry(kv, key);
     pthread_mutex_unlock(&kv->mutex);
     return entry;
 }
 
 /* DP_ERR_PROTOCOL when the entry does not hold exactly `bytes` bytes. */
-static dp_status_t copy(const dp__kv_entry_t *entry, void *data, size_t bytes)
+static dp_status_t copy_value(const dp__kv_entry_t *entry, void *data, size_t bytes)
 {
     if (entry->bytes != bytes)
         return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", entry->key, entry->bytes,
@@ -77,9 +77,9 @@ static bool read_entry(dp__kv_t *kv, const char *key, void *data, size_t bytes, 
     const dp__kv_entry_t *entry;
 
     pthread_mutex_lock(&kv->mutex);
-    entry = find(kv, key);
+    entry = find_entry(kv, key);
     if (entry != NULL)
-        *status_out = copy(entry, data, bytes);
+        *status_out = copy_value(entry, data, bytes);
     pthread_mutex_unlock(&kv->mutex);
     return entry != NULL;
 }
@@ -116,7 +116,7 @@ dp_status_t dp__kv_put(dp__kv_t *kv, const char *key, const void *data, size_t b
         memcpy(entry->data, data, bytes);
 
     pthread_mutex_lock(&kv->mutex);
-    if (find(kv, key) != NULL) {
+    if (find_entry(kv, key) != NULL) {
         pthread_mutex_unlock(&kv->mutex);
         dp__free(entry);
         return dp_fail(DP_ERR_INVALID, "key \"%s\" was published before: keys are unique in a job", key);

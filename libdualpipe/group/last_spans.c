@@ -80,7 +80,8 @@ static void find_latest(const dp__recorder_t *recorders, int32_t rank, latest_t 
 }
 
 /* A span has no member that says that it is not over: its name does. */
-static void add(dp_timeline_t *timeline, int32_t row, const dp__recorder_t *recorder, dp_span_t span, int64_t now_ns)
+static void add_span(dp_timeline_t *timeline, int32_t row, const dp__recorder_t *recorder, dp_span_t span,
+                     int64_t now_ns)
 {
     char name[DP__RECORDER_NAME_BYTES] = "", text[DP__RECORDER_NAME_BYTES + 16];
 
@@ -102,7 +103,7 @@ bool dp__last_spans_take(const dp__recorder_t *recorders, int32_t rank, dp_timel
 
     find_latest(recorders, rank, &latest);
     for (int32_t i = 0; i < latest.count; i++)
-        add(timeline, row, latest.from[i], latest.spans[i], now_ns);
+        add_span(timeline, row, latest.from[i], latest.spans[i], now_ns);
     return latest.count > 0;
 }
 

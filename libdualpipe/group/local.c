@@ -101,7 +101,7 @@ static bool check_control(job_t *job, int32_t rank, uint32_t kind, uint32_t root
 }
 
 /* What the others may read of ours after the next control collective and until the one after it. */
-static void show(dp_group_t *group, const void *mine, size_t bytes)
+static void show_bytes(dp_group_t *group, const void *mine, size_t bytes)
 {
     place_t *place = &job_of(group)->places[group->rank];
 
@@ -109,7 +109,7 @@ static void show(dp_group_t *group, const void *mine, size_t bytes)
     place->bytes = bytes;
 }
 
-static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t bytes)
+static dp_status_t run_control(dp_group_t *group, uint32_t kind, uint32_t root, size_t bytes)
 {
     job_t *job = job_of(group);
     dp__rank_list_t missing = {0};
@@ -160,13 +160,13 @@ static dp_status_t local_gather(dp_group_t *group, dp__control_kind_t kind, cons
     job_t *job = job_of(group);
     dp_status_t status;
 
-    show(group, mine, bytes);
-    status = meet(group, kind, 0, bytes);
+    show_bytes(group, mine, bytes);
+    status = run_control(group, kind, 0, bytes);
     if (status != DP_OK || bytes == 0)
         return status;
     for (int32_t r = 0; r < group->size; r++)
         memcpy((char *)all_out + (size_t)r * bytes, job->places[r].mine, bytes);
-    return meet(group, kind, 0, bytes); /* nobody takes his bytes back before all have read them */
+    return run_control(group, kind, 0, bytes); /* nobody takes his bytes back before all have read them */
 }
 
 static void receive_all(job_t *job, dp__receive_fn receive, void *user)
@@ -185,13 +185,13 @@ static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mi
     job_t *job = job_of(group);
     dp_status_t status;
 
-    show(group, mine, bytes);
-    status = meet(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
+    show_bytes(group, mine, bytes);
+    status = run_control(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
     if (status != DP_OK)
         return status;
     if (group->rank == root)
         receive_all(job, receive, user);
-    status = meet(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
+    status = run_control(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
     if (status == DP_OK && job->verdict.status != DP_OK)
         return dp_fail(job->verdict.status, "collect at rank %d: %s", root, job->verdict.message);
     return status;
@@ -330,7 +330,7 @@ static dp_status_t local_recorder(dp_group_t *group, uint32_t capacity, dp_span_
     place->recorders = recorder;
     pthread_mutex_unlock(&job_of(group)->mutex);
     *records_out = recorder->records;
-    return meet(group, DP__CONTROL_RECORDER, 0, 0);
+    return run_control(group, DP__CONTROL_RECORDER, 0, 0);
 }
 
 static bool local_near(const dp_group_t *group, int32_t rank)

@@ -40,7 +40,7 @@ const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b)
     return how != NULL ? how : "DUALPIPE_DEBUG=hosts says so";
 }
 
-static void fill(const dp_group_t *group, dp_host_places_t *places)
+static void fill_places(const dp_group_t *group, dp_host_places_t *places)
 {
     size_t n;
     const char *list = dp__environment_entry("DUALPIPE_DEBUG", "hosts", &n);
@@ -67,7 +67,7 @@ const dp_host_places_t *dp__group_places(dp_group_t *group)
         (void)dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the hosts of %d ranks", group->rank, group->size);
         return NULL;
     }
-    fill(group, places);
+    fill_places(group, places);
     if (__atomic_compare_exchange_n(&group->places, &others, places, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return places;
     dp__free(places); /* another thread was faster */
@@ -77,7 +77,7 @@ const dp_host_places_t *dp__group_places(dp_group_t *group)
 void dp__group_move_places(dp_group_t *group)
 {
     if (group->places != NULL)
-        fill(group, group->places);
+        fill_places(group, group->places);
 }
 
 void dp__group_free_places(dp_group_t *group)

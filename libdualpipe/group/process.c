@@ -14,8 +14,8 @@
 /* ---- key-value store ---- */
 
 /* Sends a request to rank 0 and waits for the reply. */
-static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data, size_t bytes,
-                       dp__request_t *request)
+static dp_status_t ask_hub(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data, size_t bytes,
+                           dp__request_t *request)
 {
     char what[DP__KV_KEY_BYTES + 64];
     bool answered;
@@ -61,7 +61,7 @@ static dp_status_t process_put(dp_group_t *group, const char *key, const void *d
     if (status != DP_OK)
         return status;
     if (!dp__is_hub(p))
-        return ask(p, DP__FRAME_PUT, key, data, bytes, &request);
+        return ask_hub(p, DP__FRAME_PUT, key, data, bytes, &request);
     status = dp__kv_put(&p->hub.kv, key, data, bytes, __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0);
     if (status != DP_OK)
         return status;
@@ -80,7 +80,7 @@ static dp_status_t process_get(dp_group_t *group, const char *key, void *data, s
 
     if (dp__is_hub(p))
         return dp__kv_wait(&p->hub.kv, &p->cause, 0, group->hang_ns, key, data, bytes);
-    status = ask(p, DP__FRAME_GET, key, NULL, 0, &request);
+    status = ask_hub(p, DP__FRAME_GET, key, NULL, 0, &request);
     if (status == DP_OK && request.bytes != bytes)
         return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", key, request.bytes, bytes);
     return status;
@@ -91,7 +91,8 @@ static dp_status_t process_get(dp_group_t *group, const char *key, void *data, s
 static void process_abort(dp_group_t *group, dp_status_t status, const char *message);
 static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t control);
 
-static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out)
+static uint32_t enter_control(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes,
+                              void *all_out)
 {
     uint32_t control;
 
@@ -115,8 +116,8 @@ static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void
     return control;
 }
 
-static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out,
-                        int64_t timeout_ns)
+static dp_status_t run_control(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes,
+                               void *all_out, int64_t timeout_ns)
 {
     dp_status_t status = dp__cause_check(&p->cause);
     char text[128];
@@ -124,7 +125,7 @@ static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const vo
 
     if (status != DP_OK)
         return status;
-    control = enter(p, kind, root, mine, bytes, all_out);
+    control = enter_control(p, kind, root, mine, bytes, all_out);
     status = dp__group_wait(&p->group, &p->control.over, control, timeout_ns, "a control collective");
     if (status == DP_ERR_TIMEOUT) {
         snprintf(text, sizeof(text), "rank %d waited %.3g s in %s", p->group.rank, (double)timeout_ns * 1e-9,
@@ -141,7 +142,7 @@ static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const vo
 static dp_status_t process_gather(dp_group_t *group, dp__control_kind_t kind, const void *mine, size_t bytes,
                                   void *all_out)
 {
-    return meet(dp__process_of(group), kind, 0, mine, bytes, all_out, group->hang_ns);
+    return run_control(dp__process_of(group), kind, 0, mine, bytes, all_out, group->hang_ns);
 }
 
 /* ---- collect: the lengths are gathered, the root asks for the pieces, then tells how it went ---- */
@@ -225,15 +226,15 @@ static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine
     dp_status_t status;
 
     offer(p, mine, bytes);
-    status = meet(p, DP__CONTROL_COLLECT, (uint32_t)root, &length, sizeof(length), lengths, group->hang_ns);
+    status = run_control(p, DP__CONTROL_COLLECT, (uint32_t)root, &length, sizeof(length), lengths, group->hang_ns);
     if (status == DP_OK && group->rank == root) {
         verdict.status = receive_all(p, lengths, mine, p->collect.offered_in, receive, user);
         if (verdict.status != DP_OK)
             snprintf(verdict.message, sizeof(verdict.message), "%s", dp_last_error());
     }
     if (status == DP_OK) /* the root may need the time of a wait for every rank */
-        status = meet(p, DP__CONTROL_COLLECT, (uint32_t)root, &verdict, sizeof(verdict), verdicts,
-                      group->hang_ns * group->size);
+        status = run_control(p, DP__CONTROL_COLLECT, (uint32_t)root, &verdict, sizeof(verdict), verdicts,
+                             group->hang_ns * group->size);
     offer(p, NULL, 0);
     if (status == DP_OK && verdicts[root].status != DP_OK)
         return dp_fail(verdicts[root].status, "collect at rank %d: %.*s", root, (int)sizeof(verdict.message) - 1,
@@ -299,7 +300,7 @@ static void process_leave(dp_group_t *group)
 {
     dp__process_t *p = dp__process_of(group);
 
-    if (meet(p, DP__CONTROL_LEAVE, 0, NULL, 0, NULL, group->hang_ns) == DP_OK) {
+    if (run_control(p, DP__CONTROL_LEAVE, 0, NULL, 0, NULL, group->hang_ns) == DP_OK) {
         pthread_mutex_lock(&p->mutex);
         p->over = true;
         pthread_mutex_unlock(&p->mutex);

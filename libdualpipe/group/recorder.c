@@ -29,7 +29,7 @@ dp_status_t dp__recorder_bytes(uint32_t capacity, size_t *bytes_out)
     return DP_OK;
 }
 
-static void fill(void *memory, size_t bytes, uint32_t capacity, dp__recorder_t *recorder_out)
+static void fill_recorder(void *memory, size_t bytes, uint32_t capacity, dp__recorder_t *recorder_out)
 {
     *recorder_out = (dp__recorder_t){.memory = memory,
                                      .bytes = bytes,
@@ -45,7 +45,7 @@ void dp__recorder_format(void *memory, size_t bytes, uint32_t capacity, const ui
     header->capacity = capacity;
     memcpy(header->mark, mark, sizeof(header->mark));
     memcpy(header->magic, magic, sizeof(magic));
-    fill(memory, bytes, capacity, recorder_out);
+    fill_recorder(memory, bytes, capacity, recorder_out);
 }
 
 bool dp__recorder_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__recorder_t *recorder_out)
@@ -59,7 +59,7 @@ bool dp__recorder_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__
     capacity = __atomic_load_n(&header->capacity, __ATOMIC_RELAXED); /* once: the owner could change it */
     if (capacity == 0 || capacity > (bytes - sizeof(header_t)) / sizeof(dp_span_t))
         return false;
-    fill(memory, bytes, capacity, recorder_out);
+    fill_recorder(memory, bytes, capacity, recorder_out);
     return true;
 }
 
@@ -147,8 +147,8 @@ static const char *pass_name(uint8_t pass)
     }
 }
 
-static void append(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
-static void append(char *text, size_t bytes, const char *fmt, ...)
+static void append_text(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
+static void append_text(char *text, size_t bytes, const char *fmt, ...)
 {
     size_t used = strlen(text);
     va_list args;
@@ -161,38 +161,38 @@ static void append(char *text, size_t bytes, const char *fmt, ...)
 void dp__span_describe(const dp_span_t *span, const char *name, char *text, size_t bytes)
 {
     text[0] = '\0';
-    append(text, bytes, "step %d: ", span->step);
+    append_text(text, bytes, "step %d: ", span->step);
     switch (span->kind) {
     case DP_SPAN_COMPUTE:
         if (name[0] != '\0')
-            append(text, bytes, "%s(%s)", name, pass_name(span->pass));
+            append_text(text, bytes, "%s(%s)", name, pass_name(span->pass));
         else if (span->segment >= 0)
-            append(text, bytes, "segment %d(%s)", span->segment, pass_name(span->pass));
+            append_text(text, bytes, "segment %d(%s)", span->segment, pass_name(span->pass));
         else
-            append(text, bytes, "%s", pass_name(span->pass));
+            append_text(text, bytes, "%s", pass_name(span->pass));
         break;
     case DP_SPAN_SEND:
-        append(text, bytes, "send of %s", pass_name(span->pass));
+        append_text(text, bytes, "send of %s", pass_name(span->pass));
         break;
     case DP_SPAN_RECV:
-        append(text, bytes, "waiting for %s", pass_name(span->pass));
+        append_text(text, bytes, "waiting for %s", pass_name(span->pass));
         break;
     case DP_SPAN_REDUCE:
-        append(text, bytes, "%s", name[0] != '\0' ? name : "sum of gradients");
+        append_text(text, bytes, "%s", name[0] != '\0' ? name : "sum of gradients");
         break;
     default:
-        append(text, bytes, span->end_ns == 0 ? "between two operations" : "its last operation");
+        append_text(text, bytes, span->end_ns == 0 ? "between two operations" : "its last operation");
         return;
     }
     if (span->stage >= 0)
-        append(text, bytes, " of stage %d", span->stage);
+        append_text(text, bytes, " of stage %d", span->stage);
     if (span->chunk >= 0)
-        append(text, bytes, ", chunk %d", span->chunk);
+        append_text(text, bytes, ", chunk %d", span->chunk);
     if (span->microbatch >= 0)
-        append(text, bytes, ", micro-batch %d", span->microbatch);
+        append_text(text, bytes, ", micro-batch %d", span->microbatch);
 }
 
-static void describe(const dp__recorder_t *recorder, const dp_span_t *span, char *text, size_t bytes)
+static void describe_span(const dp__recorder_t *recorder, const dp_span_t *span, char *text, size_t bytes)
 {
     char name[DP__RECORDER_NAME_BYTES] = "";
 
@@ -235,7 +235,7 @@ bool dp__recorder_describe(const dp__recorder_t *recorders, int32_t rank, char *
     text[0] = '\0';
     in = find_latest(recorders, rank, &span);
     if (in != NULL)
-        describe(in, &span, text, bytes);
+        describe_span(in, &span, text, bytes);
     return in != NULL && span.end_ns == 0;
 }
 
@@ -288,7 +288,7 @@ bool dp__recorder_look(const dp__recorder_t *recorders, int32_t rank, dp__doing_
         in = find_latest(recorders, rank, &best);
     if (in == NULL)
         return false;
-    describe(in, &best, doing_out->text, sizeof(doing_out->text));
+    describe_span(in, &best, doing_out->text, sizeof(doing_out->text));
     doing_out->open = most > 0;
     doing_out->computes = most == 5;
     doing_out->since_ns = most > 0 ? best.start_ns : best.end_ns;

@@ -41,8 +41,8 @@ static bool find_field(const char *settings, const field_t *like, field_t *field
     return false;
 }
 
-static void append(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
-static void append(char *text, size_t bytes, const char *fmt, ...)
+static void append_line(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
+static void append_line(char *text, size_t bytes, const char *fmt, ...)
 {
     size_t used = strlen(text);
     va_list args;
@@ -55,19 +55,19 @@ static void append(char *text, size_t bytes, const char *fmt, ...)
 static void append_value(char *text, size_t bytes, const field_t *field, int32_t rank)
 {
     if (field == NULL)
-        append(text, bytes, "not set on rank %d", rank);
+        append_line(text, bytes, "not set on rank %d", rank);
     else
-        append(text, bytes, "%.*s%s on rank %d", field->value_bytes < SHOWN ? (int)field->value_bytes : SHOWN,
-               field->value, field->value_bytes > SHOWN ? "..." : "", rank);
+        append_line(text, bytes, "%.*s%s on rank %d", field->value_bytes < SHOWN ? (int)field->value_bytes : SHOWN,
+                    field->value, field->value_bytes > SHOWN ? "..." : "", rank);
 }
 
 static void append_difference(char *text, size_t bytes, const field_t *name, const field_t *ours, int32_t our_rank,
                               const field_t *theirs, int32_t their_rank)
 {
-    append(text, bytes, "%s%.*s is ", text[0] != '\0' ? "; " : "",
-           name->name_bytes < SHOWN ? (int)name->name_bytes : SHOWN, name->name);
+    append_line(text, bytes, "%s%.*s is ", text[0] != '\0' ? "; " : "",
+                name->name_bytes < SHOWN ? (int)name->name_bytes : SHOWN, name->name);
     append_value(text, bytes, ours, our_rank);
-    append(text, bytes, " and ");
+    append_line(text, bytes, " and ");
     append_value(text, bytes, theirs, their_rank);
 }
 

@@ -258,7 +258,7 @@ static void hear_cause(dp__process_t *p, const dp__frame_t *frame)
 }
 
 /* false: rank 0 would not say that now. */
-static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+static bool hear_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     switch (frame->type) {
     case DP__FRAME_CHALLENGE:
@@ -317,7 +317,7 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
 
 void dp__spoke_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    if (!hear(p, c, frame)) {
+    if (!hear_frame(p, c, frame)) {
         dp__spoke_lost(p, c, DP_ERR_PROTOCOL);
         c->phase = DP__PHASE_GONE;
     }

@@ -81,7 +81,7 @@ static void seal(const uint8_t key[DP__SHA256_BYTES], uint64_t sequence, const u
 
 /* ---- sending ---- */
 
-static bool make_room(dp__wire_t *wire, size_t bytes)
+static bool make_wire_room(dp__wire_t *wire, size_t bytes)
 {
     size_t used = wire->out_end - wire->out_begin, room;
     unsigned char *larger;
@@ -112,7 +112,7 @@ bool dp__wire_send2(dp__wire_t *wire, const dp__frame_t *frame, const void *firs
     size_t total = DP__FRAME_HEAD_BYTES + payload + (wire->sealed ? DP__SHA256_BYTES : 0);
     unsigned char *at;
 
-    if (!make_room(wire, total))
+    if (!make_wire_room(wire, total))
         return false;
     at = wire->out + wire->out_end;
     encode(frame, (uint32_t)payload, at);
@@ -170,7 +170,7 @@ bool dp__wire_flush(dp__wire_t *wire)
 /* ---- receiving ---- */
 
 /* DP_OK when *got has reached `bytes`. */
-static dp_status_t fill(dp__wire_t *wire, unsigned char *to, size_t bytes, size_t *got)
+static dp_status_t fill_bytes(dp__wire_t *wire, unsigned char *to, size_t bytes, size_t *got)
 {
     while (*got < bytes) {
         ssize_t n = recv(wire->fd, to + *got, bytes - *got, MSG_DONTWAIT);
@@ -216,13 +216,13 @@ dp_status_t dp__wire_receive(dp__wire_t *wire, dp__frame_t *frame_out)
     dp_status_t status;
 
     if (wire->head_got < DP__FRAME_HEAD_BYTES) {
-        status = fill(wire, wire->head, DP__FRAME_HEAD_BYTES, &wire->head_got);
+        status = fill_bytes(wire, wire->head, DP__FRAME_HEAD_BYTES, &wire->head_got);
         if (status == DP_OK)
             status = begin_body(wire);
         if (status != DP_OK)
             return status;
     }
-    status = fill(wire, wire->body, wire->body_bytes, &wire->body_got);
+    status = fill_bytes(wire, wire->body, wire->body_bytes, &wire->body_got);
     if (status != DP_OK)
         return status;
     bytes = get_u32(wire->head + 28);

@@ -224,7 +224,7 @@ static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header
 }
 
 /* Read, not mapped: a file that shrinks meanwhile would end the process. */
-static dp_status_t read_whole(int fd, unsigned char *bytes, uint64_t size, const char *path)
+static dp_status_t read_file(int fd, unsigned char *bytes, uint64_t size, const char *path)
 {
     if (dp__read_at(fd, bytes, size, 0) == 0)
         return DP_OK;
@@ -240,7 +240,7 @@ dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path)
 
     if (bytes == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to read plugin %s", path);
-    status = read_whole(fd, bytes, size, path);
+    status = read_file(fd, bytes, size, path);
     if (status >= 0)
         memcpy(&header, bytes, sizeof(header));
     for (uint64_t i = 0; status >= 0 && i < header.e_shnum; i++) {

@@ -282,7 +282,7 @@ static struct {
     completed_t *first;
 } cache = {PTHREAD_MUTEX_INITIALIZER, NULL};
 
-static const interface_t *find(const char *id)
+static const interface_t *find_interface(const char *id)
 {
     for (size_t i = 0; i < COUNT(interfaces); i++)
         if (strcmp(interfaces[i].id, id) == 0)
@@ -316,7 +316,7 @@ static bool needed(const slot_t *slot, const void *table)
     }
 }
 
-static dp_status_t fill(const dp_plugin_t *plugin, const interface_t *interface, void *table)
+static dp_status_t fill_table(const dp_plugin_t *plugin, const interface_t *interface, void *table)
 {
     for (size_t i = 0; i < interface->nslots; i++) { /* all are judged before any default stands in for one */
         const slot_t *slot = &interface->slots[i];
@@ -346,7 +346,7 @@ static dp_status_t make(const dp_plugin_t *plugin, const interface_t *interface,
     made->original = original;
     made->interface = interface;
     dp_sized_take(made->table, (uint32_t)interface->bytes, original);
-    status = fill(plugin, interface, made->table);
+    status = fill_table(plugin, interface, made->table);
     if (status < 0) {
         dp__free(made);
         return status;
@@ -357,12 +357,12 @@ static dp_status_t make(const dp_plugin_t *plugin, const interface_t *interface,
 
 bool dp__interface_known(const char *id)
 {
-    return find(id) != NULL;
+    return find_interface(id) != NULL;
 }
 
 dp_status_t dp__interface_complete(const dp_plugin_t *plugin, const char *id, const void **table)
 {
-    const interface_t *interface = find(id);
+    const interface_t *interface = find_interface(id);
     const head_t *head = *table;
     dp_status_t status = DP_OK;
     completed_t *found;

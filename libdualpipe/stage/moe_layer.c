@@ -346,7 +346,7 @@ static dp_status_t set_recompute(dp_moe_layer_t *layer)
     return DP_OK;
 }
 
-static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t *part_out)
+static dp_status_t build_layer(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t *part_out)
 {
     dp_status_t status;
 
@@ -408,7 +408,7 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
     layer->moe_vt = moe_vt;
     layer->moe = moe;
     layer->dtype = dtype;
-    status = build(layer, boundary_bytes, part_out);
+    status = build_layer(layer, boundary_bytes, part_out);
     if (status < 0) {
         dp_moe_layer_free(layer);
         return status;

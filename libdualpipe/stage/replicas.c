@@ -73,7 +73,7 @@ void dp_replicas_first_placement(uint32_t experts, uint32_t replicas, int32_t *p
 
 /* ---- open and close ---- */
 
-static dp_status_t check_config(const dp__replicas_config_t *c)
+static dp_status_t check_replicas(const dp__replicas_config_t *c)
 {
     if (c->device_vt == NULL || c->device == NULL || c->comm_vt == NULL || c->comm == NULL)
         return dp_fail(DP_ERR_INVALID, "replicas of experts: a device and the expert group's comm are required");
@@ -108,7 +108,7 @@ static dp_status_t device_memory(dp__replicas_t *r, size_t count, size_t bytes, 
     return DP_OK;
 }
 
-static dp_status_t allocate(dp__replicas_t *r)
+static dp_status_t allocate_replicas(dp__replicas_t *r)
 {
     const dp__replicas_config_t *c = &r->config;
     const size_t spare = c->replicas - c->experts, n = (size_t)c->comm_size;
@@ -133,7 +133,7 @@ dp_status_t dp__replicas_open(const dp__replicas_config_t *config, dp__replicas_
 {
     dp_exchange_config_t exchange = {.struct_size = sizeof(exchange), .label = "experts that move"};
     dp__replicas_t *r;
-    dp_status_t status = check_config(config);
+    dp_status_t status = check_replicas(config);
 
     if (status < 0)
         return status;
@@ -142,7 +142,7 @@ dp_status_t dp__replicas_open(const dp__replicas_config_t *config, dp__replicas_
         return dp_fail(DP_ERR_NOMEM, "no memory for the record of replicated experts");
     r->config = *config;
     r->local = (int32_t)config->replicas / config->comm_size;
-    status = allocate(r);
+    status = allocate_replicas(r);
     if (status >= 0) {
         exchange.id = config->exchange_id;
         exchange.row_bytes = r->row_bytes;
@@ -157,7 +157,7 @@ dp_status_t dp__replicas_open(const dp__replicas_config_t *config, dp__replicas_
     return DP_OK;
 }
 
-static void release(dp__replicas_t *r, void *memory)
+static void release_replicas(dp__replicas_t *r, void *memory)
 {
     if (memory != NULL)
         r->config.device_vt->release(r->config.device, memory);
@@ -169,14 +169,14 @@ void dp__replicas_close(dp__replicas_t *r)
         return;
     if (r->stream != NULL)
         r->config.device_vt->stream_close(r->stream);
-    release(r, r->rows);
-    release(r, r->sums);
-    release(r, r->device_counts);
+    release_replicas(r, r->rows);
+    release_replicas(r, r->sums);
+    release_replicas(r, r->device_counts);
     while (r->rooms != NULL) {
         dp__room_t *room = r->rooms;
 
         r->rooms = room->next;
-        release(r, room->memory);
+        release_replicas(r, room->memory);
         dp__free(room);
     }
     dp__free(r->counts);

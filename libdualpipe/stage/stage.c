@@ -344,7 +344,7 @@ static dp_status_t list_all(dp_stage_t *stage)
     return check_list(stage);
 }
 
-static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
+static dp_status_t build_stage(dp_stage_t *stage, const dp_part_t *parts)
 {
     size_t params_bytes = 0, work = 0, boundary, forward;
     int32_t first = 0;
@@ -395,7 +395,7 @@ dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_t bound
     stage->nparts = nparts;
     stage->boundary_bytes = boundary_bytes;
     stage->dtype = dtype;
-    status = build(stage, parts);
+    status = build_stage(stage, parts);
     if (status < 0) {
         dp_stage_free(stage);
         return status;

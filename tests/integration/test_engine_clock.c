@@ -327,7 +327,7 @@ static void open_rank(rank_t *rank, world_t *w, int32_t r)
     ok(dp__names_collect(p));
     ok(dp__links_list(p));
     for (int32_t l = 0; l < p->links.n; l++) {
-        dp__engine_link_t *link = &p->links.at[l];
+        dp__link_t *link = &p->links.at[l];
 
         rank->ends[l] = (dp_channel_end_t){w, &w->channels[link->channel - w->program->channels], link->sends != 0};
         link->end = link->channel->src != link->channel->dst ? &rank->ends[l] : NULL;
