@@ -34,10 +34,10 @@ typedef struct dp__comms {
     dp_comm_t *tie[DP__TIES]; /* between the ranks that hold its two ends */
 } dp__comms_t;
 
-/* Our end of a channel, or a bend inside this rank. */
+/* Our end of a channel, or a local edge: one inside this rank. */
 typedef struct dp__link {
     const dp_channel_t *channel; /* of the training program */
-    dp_channel_end_t *end;       /* NULL: a bend */
+    dp_channel_end_t *end;       /* NULL: a local edge */
     /* messages of earlier steps, but for those of replays */
     uint32_t base;
     int32_t sends;        /* 1: we are the source */

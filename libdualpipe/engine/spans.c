@@ -1,5 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT spans.c: what a step
- * records (in the flight recorder, by time stamps on the streams), and what is kept of it. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * spans.c: what a step records (in the flight recorder, by time stamps on the streams), and what
+ * is kept of it. */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "group/progress.h"

@@ -1,8 +1,9 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT beat.c: signs of
- * life between hosts. On one host ranks see each other's processes and flight recorders. To a rank
- * of another host rank 0 says four times a second that it lives and what it is doing, and hears the
- * same. A host from which nothing comes for DP__SILENCE_SECONDS is gone, whatever its kernel still
- * answers. Between ranks of one host nothing is sent. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * beat.c: signs of life between hosts. On one host ranks see each other's processes and flight
+ * recorders. To a rank of another host rank 0 says four times a second that it lives and what it
+ * is doing, and hears the same. A host from which nothing comes for DP__SILENCE_SECONDS is gone,
+ * whatever its kernel still answers. Between ranks of one host nothing is sent. */
 #include "group/process.h"
 
 #include <endian.h>

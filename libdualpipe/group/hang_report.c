@@ -1,8 +1,10 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT hang_report.c: why
- * nobody gets on. The rank that has waited too long is rarely the one to blame: it says so, rank 0
- * asks all what they are at, follows who waits for whom, and ends the job with what is at the root.
- * Control threads answer, so a rank that computes for ever does too; one that does not is stopped,
- * or its machine stands still. Whoever only wants to know (status.c) has them asked as well. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * hang_report.c: why no rank makes progress. The rank that has waited too long, the reporter, is
+ * rarely the one to blame. Rank 0 asks every rank what it is doing, follows who waits for whom, and
+ * ends the job with the rank at the root. Control threads answer, so a rank that computes for ever
+ * answers too. A rank that does not answer is stopped, or its machine stands still. `dualpipe
+ * status` (status.c) has all ranks asked as well, and ends nothing. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -44,7 +46,8 @@ static uint64_t resident_bytes(void)
 
 enum { HEAD = 5 }; /* numbers before the texts: for how long, and the progress */
 
-/* Payload: the numbers, then two texts, what it is at and who stands still on its host; then the last spans. */
+/* Payload: the numbers; two texts, what this rank is doing and who stands still on its host; the
+ * last spans. */
 void dp__hang_report_tell(dp__process_t *p, bool spans)
 {
     unsigned char said[HEAD * sizeof(uint64_t) + sizeof(((dp__doing_t *)0)->text) + 256], *told = NULL;
@@ -105,7 +108,7 @@ void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const cha
     if (dp__last_spans_open(&p->last, p->group.size))
         take_near(p);
     dp__last_spans_name(&p->last, file, sizeof(file));
-    snprintf(longer, sizeof(longer), "%s, which would find out why nobody gets on, does not answer%s%s%s%s; %.300s",
+    snprintf(longer, sizeof(longer), "%s, which would find out why no rank makes progress, does not answer%s%s%s%s; %.300s",
              name,
              doing.text[0] == '\0' ? ""
              : doing.open          ? ", and was last seen in "
@@ -308,7 +311,7 @@ static void log_all(dp__process_t *p)
 
     for (int32_t r = 0; r < p->group.size; r++) {
         dp__hang_report_describe(p, r, text, sizeof(text));
-        dp_log(DP_LOG_ERROR, "group", "nobody gets on: rank %d %s", r, text);
+        dp_log(DP_LOG_ERROR, "group", "no rank makes progress: rank %d %s", r, text);
     }
 }
 

@@ -1,5 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT kv.h: the key-value
- * store of a job, as held by one process: keys with bytes, each written once. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * kv.h: the key-value store of a job, as held by one process: keys with bytes, each written
+ * once. */
 #ifndef DP_GROUP_KV_H
 #define DP_GROUP_KV_H
 

@@ -1,6 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT news.c: what is
- * known of ranks: by the flight recorders of this host, and by what those of other hosts have
- * told. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * news.c: what is known of ranks: by the flight recorders of this host, and by what those of
+ * other hosts have told. */
 #include "base/memory.h"
 #include "group/process.h"
 

@@ -38,7 +38,7 @@ static size_t put_u32(unsigned char *at, uint32_t value)
     return sizeof(value);
 }
 
-static size_t put_name(unsigned char *at, const char *text)
+static size_t put_machine_text(unsigned char *at, const char *text)
 {
     const size_t length = strlen(text);
 
@@ -69,8 +69,8 @@ size_t dp__peers_write(const dp__process_t *p, unsigned char **bytes_out)
         return 0;
     n = put_u32(table, (uint32_t)machines);
     for (size_t i = 0; i < machines; i++) {
-        n += put_name(table + n, p->machines.all[i].host);
-        n += put_name(table + n, p->machines.all[i].name);
+        n += put_machine_text(table + n, p->machines.all[i].host);
+        n += put_machine_text(table + n, p->machines.all[i].name);
     }
     count = table + n;
     n += 4;

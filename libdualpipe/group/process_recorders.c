@@ -1,6 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT process_recorders.c:
- * flight recorders of ranks that are processes: a memfd that the other ranks of the host map
- * through /proc. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * process_recorders.c: flight recorders of ranks that are processes: a memfd that the other
+ * ranks of the host map through /proc. */
 #include "base/memory.h"
 #include "group/process.h"
 

@@ -48,7 +48,7 @@ void dp__recorder_name(const dp__recorder_t *recorder, uint16_t name, char text[
 /* Of rank `rank`: "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the
  * last one that ended. Reads memory that others may be writing. */
 bool dp__recorder_describe(const dp__recorder_t *recorders, int32_t rank, char *text, size_t bytes);
-/* What a rank is at, and for whom it waits. */
+/* What a rank is doing, and for whom it waits. */
 typedef struct dp__doing {
     bool open;     /* it is in it; else it was the last */
     bool computes; /* and waits for nobody */

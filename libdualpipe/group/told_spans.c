@@ -1,7 +1,8 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT told_spans.c: the
- * last spans of ranks whose flight recorders rank 0 cannot read. A rank tells its own, and those of
- * ranks of its host that cannot. Payload: the sender's time (8 bytes), then for each row the rank
- * and how many bytes (4 each), and the packed row. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * told_spans.c: the last spans of ranks whose flight recorders rank 0 cannot read. A rank tells
+ * its own, and those of ranks of its host that cannot. Payload: the sender's time (8 bytes),
+ * then for each row the rank and how many bytes (4 each), and the packed row. */
 #include "base/memory.h"
 #include "group/process.h"
 #include "timeline/pack.h"

@@ -72,7 +72,7 @@ for victim in 0 2 3; do
             complain "$case: rank $r does not say so"
     done
     ! grep -q 'died' "$work/err" || complain "$case: somebody is said to have died"
-    [ $victim = 0 ] || [ "$(grep -c 'nobody gets on: rank' "$work/err")" -eq 4 ] || complain "$case: no report of all ranks"
+    [ $victim = 0 ] || [ "$(grep -c 'no rank makes progress: rank' "$work/err")" -eq 4 ] || complain "$case: no report of all ranks"
     check_traces "$victim"
 done
 

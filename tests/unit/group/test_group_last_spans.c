@@ -1,6 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT
- * test_group_last_spans.c: what is kept of a flight recorder when nobody gets on, and how it comes
- * from another host. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_group_last_spans.c: what is kept of a flight recorder when nobody gets on, and how it
+ * comes from another host. */
 #include "tests/support/suite.h"
 #include "tests/support/two_ranks.h"
 #include "timeline/timeline.h"
@@ -14,7 +15,8 @@ typedef struct rig {
     dp__recorder_t recorder; /* of rank 1 */
 } rig_t;
 
-/* Rank 1 on another host has been through RECORDS - 1 passes, and is in one that began before all of them. */
+/* Rank 1 on another host has been through RECORDS - 1 passes, and is in one that began before all
+ * of them. */
 static void open_rig(rig_t *rig)
 {
     static const uint8_t mark[16];
@@ -88,7 +90,8 @@ START_TEST(what_is_not_over_is_kept_and_then_the_latest)
 }
 END_TEST
 
-/* A rank that was stopped behind the last pass of a step is said to be there: its trace has that step. */
+/* A rank that was stopped behind the last pass of a step is said to be there: its trace has that
+ * step. */
 START_TEST(a_step_that_began_first_and_ended_last_is_kept)
 {
     rig_t rig;
@@ -108,7 +111,8 @@ START_TEST(a_step_that_began_first_and_ended_last_is_kept)
 }
 END_TEST
 
-/* Where rank 0 does not answer, each of the others writes a file, and one of them has ended when the last looks. */
+/* Where rank 0 does not answer, each of the others writes a file, and one of them has ended when
+ * the last looks. */
 START_TEST(a_rank_that_has_ended_is_not_left_out)
 {
     static const uint8_t mark[16];
@@ -160,7 +164,8 @@ START_TEST(another_host_tells_and_its_clock_is_bounded_by_the_round_trip)
     ck_assert_int_ge(clock.bound_ns, 2000000);
     ck_assert_int_le(clock.offset_ns, dp__now_ns() - 7);
     ck_assert_int_ge(clock.offset_ns, rig.hub->hub.hang_report.asked_ns - 7);
-    /* the same rank does not tell of one on another host, nor of itself with bytes that are cut off */
+    /* the same rank does not tell of one on another host, nor of itself with bytes that are cut
+     * off */
     told[8] = 0;
     ck_assert(!dp__told_spans_read(rig.hub, 1, told, told + bytes));
     told[8] = 1;
@@ -212,7 +217,8 @@ static void *name_and_drop(void *path)
     return NULL;
 }
 
-/* Ranks that are threads find out together that nobody gets on; one of them ends the job and writes. */
+/* Ranks that are threads find out together that no rank makes progress; one of them ends the job
+ * and writes. */
 START_TEST(who_is_late_leaves_the_file_of_the_first_alone)
 {
     char folder[] = "/tmp/last_spans_XXXXXX", path[64];
@@ -244,7 +250,7 @@ START_TEST(rank_0_waits_for_the_last_spans_as_well)
     memcpy(told + 40, "mlp(F)", 6);
     open_rig(&rig);
     dp__signal_post(&rig.hub->join.done, 1);
-    ck_assert(dp__hang_report_open(rig.hub, 0, DP_ERR_TIMEOUT, "nobody gets on"));
+    ck_assert(dp__hang_report_open(rig.hub, 0, DP_ERR_TIMEOUT, "no rank makes progress"));
     now = rig.hub->hub.hang_report.asked_ns;
     for (int32_t r = 1; r < 3; r++)
         ck_assert(dp__hang_report_hear(rig.hub, r, &answer));

@@ -1,5 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT test_group_local.c:
- * ranks as threads: key-value store, collectives, waits, aborts, flight recorders. */
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_group_local.c: ranks as threads: key-value store, collectives, waits, aborts, flight
+ * recorders. */
 #include <dualpipe/group.h>
 #include <dualpipe/plugin.h>
 

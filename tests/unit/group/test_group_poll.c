@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_poll.c: dp_host_t.poll, for runtimes that get on only while somebody asks: its ends, its deadlines, and
- * that it leaves the core to others. Ranks as threads and as processes. */
+ * test_group_poll.c: dp_host_t.poll, for runtimes that get on only while somebody asks: its ends,
+ * its deadlines, and that it leaves the core to others. Ranks as threads and as processes. */
 #include <dualpipe/group.h>
 #include <dualpipe/plugin.h>
 #include <pthread.h>
@@ -87,7 +87,8 @@ START_TEST(a_deadline_of_ones_own_ends_it)
 }
 END_TEST
 
-/* Who waits in slices goes on at DP_ERR_TIMEOUT, so a job that ended with that very status is told in another way. */
+/* Who waits in slices goes on at DP_ERR_TIMEOUT, so a job that ended with that very status is told
+ * in another way. */
 START_TEST(a_job_that_timed_out_is_no_slice_of_time)
 {
     dp_group_t *group = alone(0);
@@ -109,7 +110,8 @@ START_TEST(a_job_that_timed_out_is_no_slice_of_time)
 }
 END_TEST
 
-/* The job's own limit passes only while nobody gets on: as with wait(), a long computation of somebody is no hang. */
+/* The job's own limit passes only while no rank makes progress: as with wait(), a long computation
+ * of somebody is no hang. */
 START_TEST(the_jobs_limit_waits_for_those_who_work)
 {
     dp_group_t *group = alone(0.05);
@@ -139,7 +141,8 @@ static int64_t thread_cpu_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Asked often at first, then less and less often: a long wait costs a fraction of a core, a short one no time. */
+/* Asked often at first, then less and less often: a long wait costs a fraction of a core, a short
+ * one no time. */
 START_TEST(a_long_wait_leaves_the_core_to_others)
 {
     enum { WAIT_NS = 500000000 };
