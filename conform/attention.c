@@ -39,7 +39,7 @@ static const layer_t larger[] = {
     {.batch = 0},
 };
 
-/* Latent attention: queries with a latent and without, one token, one head, values of a width of their own or that of
+/* Latent attention: queries with a latent and without, one token, one head, values of another width or that of
  * the part that is not rotated. The last of each have multiples of 64. */
 static const layer_t latent_layers[] = {
     {.batch = 2,
@@ -497,7 +497,7 @@ static void gradients_reach_the_past_and_themselves(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* Runs document i of `packed` as a micro-batch of its own; whether its part of y and dx is the same. */
+/* Runs document i of `packed` as its own micro-batch; whether its part of y and dx is the same. */
 static bool same_alone(const pass_t *packed, uint32_t first, uint32_t count, const double *y, const double *dx)
 {
     block_t *b = packed->block;
@@ -648,7 +648,7 @@ static void calls_can_be_captured(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* Twice the sequence: at most twice the memory of its own, and a little. */
+/* Twice the sequence: at most twice its own memory, and a little. */
 static void memory_is_linear_in_the_sequence(conform_t *t)
 {
     dp_block_sizes_t sizes[2] = {{0}};
@@ -696,7 +696,7 @@ static const conform_case_t cases[] = {
                   "The gradient of a token's output reaches the tokens of its sequence up to itself, and is exactly 0 "
                   "elsewhere.")},
     {CONFORM_CASE(documents_are_as_if_alone, 0,
-                  "Packed documents give the outputs and gradients that each gives as a micro-batch of its own.")},
+                  "Packed documents give the outputs and gradients that each gives as its own micro-batch.")},
     {CONFORM_CASE(large_logits_do_not_overflow, 0, "Logits of some thousand give finite outputs and gradients.")},
     {CONFORM_CASE(calls_can_be_captured, 0,
                   "All calls may become a graph of the device, which can be launched again and again.")},
@@ -776,9 +776,9 @@ static void latent_needs_the_capability(conform_t *t)
     conform_forget_error();
     status = vt->open(lab.host, &config, &attention);
     EXPECT(t, status == DP_ERR_INVALID || status == DP_ERR_UNSUPPORTED,
-           "open with kv_rank %u came to %s, and DP_ATTENTION_CAP_LATENT is not announced: it has to refuse",
+           "open with kv_rank %u returned %s, and DP_ATTENTION_CAP_LATENT is not announced: it has to refuse",
            l->kv_rank, dp_status_name(status));
-    EXPECT(t, conform_last_error()[0] != '\0', "open with kv_rank %u refused and said nothing", l->kv_rank);
+    EXPECT(t, conform_last_error()[0] != '\0', "open with kv_rank %u refused without a message", l->kv_rank);
     conform_lab_close(&lab);
 }
 

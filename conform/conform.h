@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * conform.h: what the suites are made of, inside libdualpipe_conform.a, which is written against the public headers
- * alone; include/dualpipe/conform.h is what others see of it.
+ * conform.h: what the suites are made of, inside libdualpipe_conform.a, which is written against
+ * the public headers alone; include/dualpipe/conform.h is what others see of it.
  *
- * A case is a function that every rank of a small job runs, with ranks as threads of one process or as processes. Each
- * case has a process group of its own and a deadline, so a crash or a hang is the failure of that case. What a case
- * prints is its failure too: plugins never print. */
+ * A case is a function that every rank of a small job runs, with ranks as threads of one process or
+ * as processes. Each case has its own process group and a deadline, so a crash or a hang is the
+ * failure of that case. What a case prints is its failure too: plugins never print. */
 #ifndef CONFORM_CONFORM_H
 #define CONFORM_CONFORM_H
 
@@ -17,7 +17,8 @@
 
 #define CONFORM_RANKS_MAX 8
 
-typedef struct conform_job conform_job_t; /* what the ranks share besides their group: the verdict */
+/* what the ranks share besides their group: the verdict */
+typedef struct conform_job conform_job_t;
 
 typedef enum conform_mode { CONFORM_THREADS, CONFORM_PROCESSES } conform_mode_t;
 
@@ -28,32 +29,38 @@ typedef struct conform {
     const dp_host_t *host; /* the group's, with the memory it gives out counted */
     int32_t rank, size;
     conform_mode_t mode;
-    const char *plugin;           /* the name of the one on trial */
-    const void *table;            /* on trial: the interface of the suite */
-    const dp_device_vt_t *device; /* on trial, or what the streams of the one on trial run on; NULL: not needed */
-    const dp_comm_vt_t *comm;     /* on trial, or what the rows of the one on trial travel over; NULL: not needed */
-    double hang_seconds;          /* the job's own limit of a wait: that of the case, or longer */
-    int variety;                  /* of what is on trial, where a suite has several; a case sets it */
+    const char *plugin; /* the name of the one on trial */
+    const void *table;  /* on trial: the interface of the suite */
+    /* on trial, or what the streams of the one on trial run on; NULL: not needed */
+    const dp_device_vt_t *device;
+    /* on trial, or the transport of the plugin on trial; NULL: not needed */
+    const dp_comm_vt_t *comm;
+    double hang_seconds; /* the job's own limit of a wait: that of the case, or longer */
+    /* of what is on trial, where a suite has several; a case sets it */
+    int variety;
 } conform_t;
 
 typedef struct conform_case {
     const char *name;
     const char *sentence; /* what is demanded, for writers of plugins: "A stream runs its work in order." */
     void (*run)(conform_t *t);
-    int32_t ranks;       /* 0: not a question of ranks: once, alone */
-    int32_t victim;      /* rank that is expected to die of SIGKILL; only with VICTIM */
-    uint32_t flags;      /* the below */
-    double hang_seconds; /* the job's own limit of a wait; 0: 20. A few more with ranks that a launcher starts */
+    int32_t ranks;  /* 0: not a question of ranks: once, alone */
+    int32_t victim; /* rank that is expected to die of SIGKILL; only with VICTIM */
+    uint32_t flags; /* the below */
+    /* the job's own limit of a wait; 0: 20. A few more with ranks that a launcher starts */
+    double hang_seconds;
 } conform_case_t;
 
 enum {
     CONFORM_VICTIM = 1u << 0,       /* a rank dies: processes only */
     CONFORM_ALL_SIZES = 1u << 1,    /* with 1, 2, ... `ranks` ranks */
     CONFORM_ONLY_THREADS = 1u << 2, /* never as processes */
-    CONFORM_ABSENT = 1u << 3        /* a rank never opens: what a launcher makes of that is no matter of the plugin's */
+    /* a rank never opens: what a launcher makes of that is no matter of the plugin's */
+    CONFORM_ABSENT = 1u << 3
 };
 
-/* In a table of cases: {CONFORM_CASE(function, 2, "What is demanded.")}, {CONFORM_CASE(...), .flags = ...}, {0} */
+/* In a table of cases: {CONFORM_CASE(function, 2, "What is demanded.")}, {CONFORM_CASE(...), .flags
+ * = ...}, {0} */
 #define CONFORM_CASE(function, nranks, text) .name = #function, .sentence = text, .run = function, .ranks = nranks
 
 /* What a suite needs beside the plugin on trial. */
@@ -78,17 +85,18 @@ extern const conform_suite_t *const conform_suites[]; /* ends with NULL */
 /* The suite of an interface, or NULL. */
 const conform_suite_t *conform_suite_of(const char *interface);
 
-/* Verdicts of the running case: the first failure counts. What they print is read by people who do not have this
- * source: say what was done, what the contract says and what came; name no variable of yours. A case that skips closes
- * first what it has open: threads of a device outlive the case otherwise, and what they use does not. */
+/* Verdicts of the running case: the first failure counts. What they print is read by people who do
+ * not have this source: say what was done, what the contract says and what came; name no variable
+ * of yours. A case that skips closes first what it has open: threads of a device outlive the case
+ * otherwise, and what they use does not. */
 void conform_fail(conform_t *t, const char *file, int line, const char *fmt, ...) DP_PRINTF(4, 5);
 void conform_skip(conform_t *t, const char *fmt, ...) DP_PRINTF(2, 3);
 bool conform_failed(const conform_t *t);
 const char *conform_last_error(void);
 /* Forgets the message of an earlier failed call, so that it is not taken for a later one's. */
 void conform_forget_error(void);
-/* A call that should have come to `expected`, and should have said why when that is a failure: fails the case. `call`
- * is source text, of which the name is shown. */
+/* A call that should have come to `expected`, and should have said why when that is a failure:
+ * fails the case. `call` is source text, of which the name is shown. */
 void conform_unexpected(conform_t *t, const char *file, int line, const char *call, dp_status_t came,
                         dp_status_t expected, const char *fmt, ...) DP_PRINTF(7, 8);
 
@@ -100,9 +108,11 @@ void conform_unexpected(conform_t *t, const char *file, int line, const char *ca
             return;                                                                                                    \
         }                                                                                                              \
     } while (0)
-/* Leaves the case when a call that has to succeed does not: "send came to DP_ERR_X: what the plugin said". */
+/* Leaves the case when a call that has to succeed does not: "send returned DP_ERR_X: what the
+ * plugin said". */
 #define EXPECT_OK(t, call) EXPECT_STATUS(t, call, DP_OK, "%s", "")
-/* Leaves the case when a call does not come to `expected`; the rest says what was done: "a send before start". */
+/* Leaves the case when a call does not come to `expected`; the rest says what was done: "a send
+ * before start". */
 #define EXPECT_STATUS(t, call, expected, ...)                                                                          \
     do {                                                                                                               \
         dp_status_t expect_status;                                                                                     \
@@ -133,7 +143,8 @@ void conform_nap_ms(int ms);
 uint64_t conform_random(uint64_t *state);
 /* Nanoseconds, multiplied by DUALPIPE_TIMEOUT_SCALE as all deadlines are. */
 int64_t conform_scaled_ns(double seconds);
-/* Ranks of a case tell each other something while the group's own calls would wait: flag i (below 8) is raised once. */
+/* Ranks of a case tell each other something while the group's own calls would wait: flag i (below
+ * 8) is raised once. */
 void conform_raise(conform_t *t, int flag);
 bool conform_raised(const conform_t *t, int flag);
 
@@ -155,15 +166,15 @@ conform_settings_t *conform_job_settings(conform_job_t *job);
 /* kind 0: failed, 1: skipped; the first one wins */
 void conform_job_verdict(conform_job_t *job, int kind, const char *text);
 const char *conform_job_text(const conform_job_t *job, int kind);
-/* Where ranks that are processes meet: rank 0 listens at once and its group inherits the socket; the others wait for
- * its number. No two cases meet at a port. 0: the case has failed. */
+/* Where ranks that are processes meet: rank 0 listens at once and its group inherits the socket;
+ * the others wait for its number. No two cases meet at a port. 0: the case has failed. */
 int32_t conform_job_port(conform_job_t *job, int32_t rank);
 const dp_host_t *conform_host_create(const dp_host_t *inner);
 void conform_host_free(const dp_host_t *host);
 int64_t conform_host_blocks(const dp_host_t *host); /* held now */
 int64_t conform_host_given(const dp_host_t *host);  /* asked for so far */
 
-/* probe.c: loads a plugin in a process of its own and says what it is. */
+/* probe.c: loads a plugin in its own process and says what it is. */
 enum { CONFORM_INTERFACES = 6 };
 extern const char *const conform_interfaces[CONFORM_INTERFACES];
 typedef struct conform_probe {
@@ -181,10 +192,11 @@ void conform_probe(const char *plugin, conform_probe_t *probe_out);
 /* harness.c */
 dp_status_t conform_run(const conform_suite_t *suite, const dp_conform_options_t *options,
                         dp_conform_result_t *result_out);
-/* This process as a rank that a launcher started; the exit status. suites: where the case may be, ends with NULL. */
+/* This process as a rank that a launcher started; the exit status. suites: where the case may be,
+ * ends with NULL. */
 int conform_rank(const conform_suite_t *const *suites, const char *file);
 
-/* program.c: dp_conform_main for suites of one's own (the list ends with NULL), all for one plugin. */
+/* program.c: dp_conform_main for custom suites (the list ends with NULL), all for one plugin. */
 int conform_main(const conform_suite_t *const *suites, const char *plugin, int argc, char **argv);
 
 #endif

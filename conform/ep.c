@@ -51,7 +51,7 @@ typedef struct batch {
     instance_t *in;
     uint64_t seed;
     uint32_t tokens;
-    bool weighted; /* weights and their gradients travel */
+    bool weighted; /* weights and their gradients are sent */
     area_t saved, experts, counts;
     area_t own, own_weights;           /* of our tokens: on their way out */
     area_t received, received_weights; /* of our experts: as they came */
@@ -234,7 +234,7 @@ static bool instance_open(instance_t *in, bench_t *bench, const setup_t *setup, 
         s.dtype = any ? types[i] : setup->dtype;
         status = open_instance(in, bench, &s);
         CHECK(t, status == DP_OK || (status == DP_ERR_UNSUPPORTED && conform_last_error()[0] != '\0'),
-              "open for %u tokens of %u elements, %u experts, top_k %u, dtype %d, %d ranks came to %s: %s", s.tokens,
+              "open for %u tokens of %u elements, %u experts, top_k %u, dtype %d, %d ranks returned %s: %s", s.tokens,
               s.hidden, s.experts, s.top_k, (int)s.dtype, bench->ranks, dp_status_name(status), conform_last_error());
     }
     if (status == DP_OK)
@@ -802,12 +802,12 @@ static void more_rows_than_the_capacity_are_an_overflow(conform_t *t)
         return;
     status = outcome(&b, DISPATCH);
     EXPECT(t, status == DP_OK || status == DP_ERR_OVERFLOW,
-           "more rows than config.capacity has room for came to %s: all of them arrive, or it is DP_ERR_OVERFLOW",
+           "more rows than config.capacity has room for returned %s: all of them arrive, or it is DP_ERR_OVERFLOW",
            dp_status_name(status));
     if (status == DP_OK && !is_right(&b, DISPATCH))
         return;
     if (status < 0) {
-        EXPECT(t, conform_last_error()[0] != '\0', "DP_ERR_OVERFLOW said nothing");
+        EXPECT(t, conform_last_error()[0] != '\0', "DP_ERR_OVERFLOW came without a message");
         conform_abort(t, DP_ERR_OVERFLOW, "too many rows"); /* as the engine does */
     }
     close_all(&b);
@@ -873,9 +873,9 @@ static bool refused(bench_t *bench, const dp_ep_config_t *config, dp_status_t ex
 
     conform_forget_error();
     status = vt->open(bench->lab.host, config, &ep);
-    CHECK(bench->lab.t, status == expected, "open with %s came to %s, it has to be %s: %s", what,
+    CHECK(bench->lab.t, status == expected, "open with %s returned %s, it has to be %s: %s", what,
           dp_status_name(status), dp_status_name(expected), conform_last_error());
-    CHECK(bench->lab.t, conform_last_error()[0] != '\0', "open with %s came to %s and said nothing", what,
+    CHECK(bench->lab.t, conform_last_error()[0] != '\0', "open with %s returned %s without a message", what,
           dp_status_name(status));
     CHECK(bench->lab.t, ep == NULL, "open with %s failed and gave an instance", what);
     return true;
@@ -994,7 +994,7 @@ static void sizes_writes_what_the_caller_has(conform_t *t)
         for (size_t at = lengths[i]; at < sizeof(room); at++)
             EXPECT(t, bytes[at] == 0xa5, "sizes wrote to byte %zu of a struct of %u bytes", at, lengths[i]);
         EXPECT(t, lengths[i] < DP_EP_SIZES_MIN || (status == DP_OK && room.sizes.rows == in.sizes.rows),
-               "sizes with a struct of %u bytes came to %s and speaks of %u rows instead of %u", lengths[i],
+               "sizes with a struct of %u bytes returned %s and speaks of %u rows instead of %u", lengths[i],
                dp_status_name(status), room.sizes.rows, in.sizes.rows);
     }
     instance_close(&in);
@@ -1022,9 +1022,9 @@ static void memory_that_runs_out_leaves_nothing(conform_t *t)
             poor.vt->close(poor.ep);
             break;
         }
-        EXPECT(t, status == DP_ERR_NOMEM, "open came to %s when allocation %d failed, it has to be DP_ERR_NOMEM",
+        EXPECT(t, status == DP_ERR_NOMEM, "open returned %s when allocation %d failed, it has to be DP_ERR_NOMEM",
                dp_status_name(status), nth);
-        EXPECT(t, conform_last_error()[0] != '\0', "open without memory said nothing");
+        EXPECT(t, conform_last_error()[0] != '\0', "open without memory failed without a message");
         EXPECT(t, conform_held(t).blocks == held, "open failed and kept %d blocks of the host's memory",
                (int)(conform_held(t).blocks - held));
     }
@@ -1078,7 +1078,7 @@ static const conform_case_t cases[] = {
         calls_and_weights_may_be_left_out, 2,
         "A micro-batch may end after any call and leave others out; weights and their gradients are optional, "
         "and dispatch may carry weights.")},
-    {CONFORM_CASE(instances_do_not_meet, 2, "Two instances on one comm, with exchange ids of their own, keep apart.")},
+    {CONFORM_CASE(instances_do_not_meet, 2, "Two instances on one comm, with their own exchange ids, keep apart.")},
     {CONFORM_CASE(calls_are_enqueued, 0,
                   "A call returns while its stream is held, and reads rows when the stream gets there (only with "
                   "DP_EP_CAP_DEVICE_COUNTS).")},

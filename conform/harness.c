@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * harness.c: runs the cases of a suite, each in a process of its own, ranks as threads or processes, and reports. */
+ * harness.c: runs the cases of a suite, each in its own process, ranks as threads or processes, and
+ * reports. */
 #include "conform.h"
 
 #include <dirent.h>
@@ -19,7 +20,8 @@
 
 #define CASE_SECONDS 60
 #define HANG_SECONDS 20
-/* What a plugin's runtime may take to start within an open; MPI asks name services, which may be slow. */
+/* What a plugin's runtime may take to start within an open; MPI asks name services, which may be
+ * slow. */
 #define START_SECONDS 10
 
 /* One case in one mode with one number of ranks. */
@@ -91,10 +93,10 @@ void conform_unexpected(conform_t *t, const char *file, int line, const char *ca
     if (doing[0] == '\0')
         snprintf(doing, sizeof(doing), "%.*s", length, name);
     if (came == expected)
-        snprintf(text, sizeof(text), "%s came to %s and said nothing: a failure says why, by host->fail", doing,
+        snprintf(text, sizeof(text), "%s returned %s without a message: a failure says why, by host->fail", doing,
                  dp_status_name(came));
     else
-        snprintf(text, sizeof(text), "%s came to %s%s%s%s%s", doing, dp_status_name(came),
+        snprintf(text, sizeof(text), "%s returned %s%s%s%s%s", doing, dp_status_name(came),
                  expected != DP_OK ? ", it has to be " : "", expected != DP_OK ? dp_status_name(expected) : "",
                  error[0] != '\0' ? ": " : "", error);
     fail_with(t, file, line, text);
@@ -148,7 +150,8 @@ int conform_entries(const char *folder)
     return count;
 }
 
-/* A thread that was joined may still be on the kernel's list for a moment: the fewest of several looks count. */
+/* A thread that was joined may still be on the kernel's list for a moment: the fewest of several
+ * looks count. */
 static int threads_here(void)
 {
     int fewest = conform_entries("/proc/self/task");
@@ -267,7 +270,7 @@ static dp_status_t probe_all(const conform_suite_t *suite, const dp_conform_opti
     if (status == DP_OK && needs_device(suite))
         status = probe_one(settings->device, DP_IFACE_DEVICE, "what streams are to run on (--device): ");
     if (status == DP_OK && needs_comm(suite))
-        status = probe_one(settings->comm, DP_IFACE_COMM, "what rows are to travel over (--comm): ");
+        status = probe_one(settings->comm, DP_IFACE_COMM, "the transport of dispatch and combine (--comm): ");
     return status;
 }
 

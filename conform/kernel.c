@@ -429,11 +429,11 @@ bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t s
     conform_forget_error();
     status = b->kind->open(b);
     if (status == DP_ERR_UNSUPPORTED) {
-        CHECK(lab->t, conform_last_error()[0] != '\0', "open came to DP_ERR_UNSUPPORTED and said nothing");
+        CHECK(lab->t, conform_last_error()[0] != '\0', "open returned DP_ERR_UNSUPPORTED without a message");
         return false;
     }
     CHECK_OK(lab->t, status, "open");
-    CHECK(lab->t, b->instance != NULL, "open came to DP_OK and gave no instance");
+    CHECK(lab->t, b->instance != NULL, "open returned DP_OK and gave no instance");
     if (!describe(b) || !place_ends(b))
         return false;
     return conform_area_open(lab, &b->params, "params", layer->dtype, b->sizes.param_count * element,

@@ -151,7 +151,7 @@ struct block {
     uint32_t replicas;
     dp_recompute_t recompute;
     const int32_t *placement; /* [replicas] */
-    const void *ep_vt;        /* carries rows; NULL: the plugin does */
+    const void *ep_vt;        /* does dispatch and combine; NULL: the plugin */
     float capacity;
     uint32_t tokens[CONFORM_RANKS_MAX]; /* of the micro-batches of each rank; 0: the layer's */
     /* The rest is block_open's. */

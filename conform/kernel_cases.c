@@ -564,8 +564,8 @@ void conform_kernel_pointers_that_are_missing_are_named(conform_t *t)
             *pointer = NULL;
             conform_forget_error();
             status = b.kind->call(&p, i, &io);
-            EXPECT(t, status == DP_ERR_INVALID, "%s without %s came to %s, it has to be DP_ERR_INVALID: %s", step, name,
-                   dp_status_name(status), conform_last_error());
+            EXPECT(t, status == DP_ERR_INVALID, "%s without %s returned %s, it has to be DP_ERR_INVALID: %s", step,
+                   name, dp_status_name(status), conform_last_error());
             EXPECT(t, strstr(conform_last_error(), name) != NULL, "%s without %s does not name it: \"%s\"", step, name,
                    conform_last_error());
         }
@@ -604,9 +604,9 @@ static bool refused(block_t *b, const char *what)
     b->instance = NULL;
     conform_forget_error();
     status = b->kind->open(b);
-    CHECK(b->lab->t, status == DP_ERR_INVALID, "open with %s came to %s, it has to be DP_ERR_INVALID: %s", what,
+    CHECK(b->lab->t, status == DP_ERR_INVALID, "open with %s returned %s, it has to be DP_ERR_INVALID: %s", what,
           dp_status_name(status), conform_last_error());
-    CHECK(b->lab->t, conform_last_error()[0] != '\0', "open with %s came to DP_ERR_INVALID and said nothing", what);
+    CHECK(b->lab->t, conform_last_error()[0] != '\0', "open with %s returned DP_ERR_INVALID without a message", what);
     CHECK(b->lab->t, b->instance == NULL, "open with %s failed and gave an instance", what);
     return true;
 }
@@ -669,7 +669,7 @@ void conform_kernel_sizes_writes_what_the_caller_has(conform_t *t)
         EXPECT(t, room.sizes.struct_size == lengths[i], "sizes changed the caller's struct_size of %u", lengths[i]);
         for (size_t at = lengths[i]; at < sizeof(room); at++)
             EXPECT(t, bytes[at] == 0xa5, "sizes wrote to byte %zu of a struct of %u bytes", at, lengths[i]);
-        EXPECT(t, lengths[i] < DP_BLOCK_SIZES_MIN || status == DP_OK, "sizes with a struct of %u bytes came to %s: %s",
+        EXPECT(t, lengths[i] < DP_BLOCK_SIZES_MIN || status == DP_OK, "sizes with a struct of %u bytes returned %s: %s",
                lengths[i], dp_status_name(status), conform_last_error());
         EXPECT(t, status != DP_OK || lengths[i] < DP_BLOCK_SIZES_MIN || room.sizes.nparams == b.sizes.nparams,
                "sizes with a struct of %u bytes speaks of %u parameters instead of %u", lengths[i], room.sizes.nparams,
@@ -722,9 +722,9 @@ void conform_kernel_memory_that_runs_out_leaves_nothing(conform_t *t)
             poor.kind->close(&poor);
             break;
         }
-        EXPECT(t, status == DP_ERR_NOMEM, "open came to %s when allocation %d failed, it has to be DP_ERR_NOMEM",
+        EXPECT(t, status == DP_ERR_NOMEM, "open returned %s when allocation %d failed, it has to be DP_ERR_NOMEM",
                dp_status_name(status), nth);
-        EXPECT(t, conform_last_error()[0] != '\0', "open without memory said nothing");
+        EXPECT(t, conform_last_error()[0] != '\0', "open without memory failed without a message");
         EXPECT(t, conform_held(t).blocks == held, "open failed and kept %d blocks of the host's memory",
                (int)(conform_held(t).blocks - held));
     }

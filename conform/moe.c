@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe.c: the contract of dp.moe/1. What it shares with attention is in kernel.c and kernel_cases.c; rows travel over
+ * moe.c: the contract of dp.moe/1. What it shares with attention is in kernel.c and kernel_cases.c; rows go over
  * exchanges.c, between ranks that are threads. */
 #include "exchanges.h"
 #include "kernel.h"
@@ -312,7 +312,7 @@ static bool list_is_right(const block_t *b)
     return right;
 }
 
-/* Each replica has the gradient of its own rows: replicas of an expert are summed, over all ranks. */
+/* Each replica has the gradient of its rows: replicas of an expert are summed, over all ranks. */
 static bool gather(block_t *b, double *gradients)
 {
     static const double *everyones[CONFORM_RANKS_MAX];
@@ -602,19 +602,19 @@ static void one_replica_of_each_changes_no_bit(conform_t *t)
     conform_lab_close(&lab);
 }
 
-static void rows_may_be_carried_by_a_plugin(conform_t *t)
+static void a_plugin_may_do_dispatch_and_combine(conform_t *t)
 {
     const dp_moe_vt_t *vt = t->table;
     const dp_plugin_t *plugin;
-    const void *carrier = NULL;
+    const void *ep_table = NULL;
     lab_t lab;
 
     if ((vt->caps & DP_MOE_CAP_EP) == 0) {
-        conform_skip(t, "carries its rows itself (no DP_MOE_CAP_EP)");
+        conform_skip(t, "does dispatch and combine itself (no DP_MOE_CAP_EP)");
         return;
     }
     if (dp_plugin_load("ep_exchange", &plugin) < 0 ||
-        dp_plugin_interface(plugin, DP_IFACE_EP, DP_EP_VT_MIN, &carrier) < 0) {
+        dp_plugin_interface(plugin, DP_IFACE_EP, DP_EP_VT_MIN, &ep_table) < 0) {
         conform_skip(t, "%s", conform_last_error());
         return;
     }
@@ -622,7 +622,7 @@ static void rows_may_be_carried_by_a_plugin(conform_t *t)
         return;
     for (const layer_t *l = layers; l->batch > 0; l++) {
         const block_t blocks[2] = {{.rank = t->rank, .ranks = t->size},
-                                   {.rank = t->rank, .ranks = t->size, .ep_vt = carrier}};
+                                   {.rank = t->rank, .ranks = t->size, .ep_vt = ep_table}};
 
         if (l->experts % (uint32_t)t->size == 0 &&
             !same_bits(&lab, l, blocks, "the plugin's own exchanges and ep_exchange"))
@@ -869,7 +869,7 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(rows_go_to_replicas_in_turn, 0,
                   "Row i of an expert goes to replica (i + rank + micro-batch) mod c of its c (only with "
                   "DP_MOE_CAP_REPLICAS).")},
-    {CONFORM_CASE(rows_may_be_carried_by_a_plugin, 4,
+    {CONFORM_CASE(a_plugin_may_do_dispatch_and_combine, 4,
                   "With config.ep_vt all bits are those of the plugin's own exchanges (only with DP_MOE_CAP_EP)."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(ties_go_to_the_lower_expert, 0, "Of equal scores the lower expert is chosen.")},

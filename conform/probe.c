@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * probe.c: looks at a plugin in a process of its own: one that ends the process takes nobody with it. */
+ * probe.c: looks at a plugin in its own process: one that ends the process takes nobody with it. */
 #include "conform.h"
 
 #include <dualpipe/attention.h>

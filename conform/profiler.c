@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * profiler.c: the contract of dp.profiler/1. What is seen are copies on a stream of a device, one in each range. */
+ * profiler.c: the contract of dp.profiler/1. What is seen are copies on a stream of a device, one
+ * in each range. */
 #include "conform.h"
 #include "guard.h"
 
@@ -54,7 +55,7 @@ static bool rig_open(rig_t *rig, conform_t *t, uint32_t activities)
     if (status == DP_ERR_UNSUPPORTED && conform_last_error()[0] != '\0')
         conform_skip(t, "the profiler cannot be used here: %s", conform_last_error());
     else
-        conform_fail(t, __FILE__, __LINE__, "open came to %s: %s", dp_status_name(status), conform_last_error());
+        conform_fail(t, __FILE__, __LINE__, "open returned %s: %s", dp_status_name(status), conform_last_error());
     return false;
 }
 
@@ -66,7 +67,7 @@ static void rig_close(rig_t *rig)
     rig->device_vt->close(rig->device);
 }
 
-/* One copy, in a range of its own. */
+/* One copy, in its own range. */
 static dp_status_t work(rig_t *rig, uint64_t operation)
 {
     dp_status_t status;
@@ -77,8 +78,8 @@ static dp_status_t work(rig_t *rig, uint64_t operation)
     return status;
 }
 
-/* Everything that there is, `room` at a time, added to what was seen before. DP_ERR_OVERFLOW: more than there was
- * room. */
+/* Everything that there is, `room` at a time, added to what was seen before. DP_ERR_OVERFLOW: more
+ * than there was room. */
 static dp_status_t collect(rig_t *rig, size_t room)
 {
     size_t count = room;
@@ -124,9 +125,9 @@ static void configs_are_judged(conform_t *t)
     conform_forget_error();
     status = vt->open(t->host, &longer.known, &profiler);
     EXPECT(t, status == DP_OK || status == DP_ERR_UNSUPPORTED,
-           "open with a config that is 64 bytes longer came to %s: %s", dp_status_name(status), conform_last_error());
+           "open with a config that is 64 bytes longer returned %s: %s", dp_status_name(status), conform_last_error());
     EXPECT(t, status == DP_OK || conform_last_error()[0] != '\0',
-           "open came to DP_ERR_UNSUPPORTED and did not say what is missing");
+           "open returned DP_ERR_UNSUPPORTED and did not say what is missing");
     vt->close(status == DP_OK ? profiler : NULL);
 }
 
@@ -138,7 +139,8 @@ static void work_belongs_to_its_operation(conform_t *t)
 
     if (!rig_open(&rig, t, 0))
         return;
-    EXPECT_OK(t, rig.device_vt->copy(rig.s, rig.memory, rig.memory + BYTES, BYTES)); /* of no operation */
+    /* of no operation */
+    EXPECT_OK(t, rig.device_vt->copy(rig.s, rig.memory, rig.memory + BYTES, BYTES));
     for (int i = 0; i < 5; i++)
         EXPECT_OK(t, work(&rig, operations[i]));
     EXPECT_OK(t, rig.device_vt->copy(rig.s, rig.memory, rig.memory + BYTES, BYTES));
@@ -297,7 +299,7 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(what_was_given_is_forgotten, 0, "collect gives each activity once, however small the room.")},
     {CONFORM_CASE(what_finds_no_room_is_counted, 0,
                   "No more activities than were asked for are kept, and the others are counted as lost.")},
-    {CONFORM_CASE(ranks_get_their_own, 2, "Each rank gets the activities of its own operations, as a thread too.")},
+    {CONFORM_CASE(ranks_get_their_own, 2, "Each rank gets the activities of its operations, as a thread too.")},
     {CONFORM_CASE(ranges_allocate_nothing, 0, "begin and end allocate nothing.")},
     {CONFORM_CASE(nothing_is_left_behind, 0, "After close no thread, descriptor or block of memory is left.")},
     {0},

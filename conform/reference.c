@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reference.c: see reference.h. Plain sums in the order of the formulas: made to be compared with the headers. */
+ * reference.c: see reference.h. Plain sums in the order of the formulas: made to be compared with
+ * the headers. */
 #include "reference.h"
 
 #include <math.h>
@@ -95,7 +96,7 @@ static void rotate(const layer_t *layer, double *vector, size_t width, size_t po
     }
 }
 
-/* q, k and v of one token with heads of their own; n: its normalized row. Returns wo. */
+/* q, k and v of one token with their own heads; n: its normalized row. Returns wo. */
 static const double *make_heads(const layer_t *layer, const double *params, const double *n, size_t position, double *q,
                                 double *k, double *v)
 {
@@ -154,7 +155,8 @@ static const double *make_latent_heads(const layer_t *layer, const double *param
     return up + rank * (layer->heads * nope + w.v);
 }
 
-/* out[value] of one query head over keys and values of the tokens of its sequence so far, `count` of them. */
+/* out[value] of one query head over keys and values of the tokens of its sequence so far, `count`
+ * of them. */
 static void attend(const widths_t *w, const double *q, const double *k, const double *v, size_t count, double *out)
 {
     double *p = doubles(count), largest = -INFINITY, sum = 0;
@@ -267,8 +269,8 @@ static void score(const layer_t *layer, const double *params, const double *n, d
         scores[e] /= sum;
 }
 
-/* The best of experts first ... end - 1 that is none of chosen[0 ... count - 1] and whose group is kept; -1: there is
- * none. kept NULL: all are. */
+/* The best of experts first ... end - 1 that is none of chosen[0 ... count - 1] and whose group is
+ * kept; -1: there is none. kept NULL: all are. */
 static int best_of_the_rest(const layer_t *layer, const double *bias, const double *scores, const bool *kept, int first,
                             int end, const int *chosen, uint32_t count)
 {
@@ -285,8 +287,8 @@ static int best_of_the_rest(const layer_t *layer, const double *bias, const doub
     return best;
 }
 
-/* kept[g]: whether a token may choose from group g. Returns how far the sums of the last that is kept and the first
- * that is not are apart. */
+/* kept[g]: whether a token may choose from group g. Returns how far the sums of the last that is
+ * kept and the first that is not are apart. */
 static double keep_groups(const layer_t *layer, const double *bias, const double *scores, bool *kept)
 {
     const int size = (int)(layer->experts / layer->groups);

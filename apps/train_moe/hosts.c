@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * hosts.c: what the report says of several hosts: how well their clocks are known beside each other, and how fast
- * messages went between them. */
+ * hosts.c: what the report says of several hosts: how well their clocks are known beside each
+ * other, and how fast messages went between them. */
 #include "train_moe.h"
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ static int by_flow(const void *a, const void *b)
     return x->flow != y->flow ? (x->flow < y->flow ? -1 : 1) : x->received - y->received;
 }
 
-static int64_t travel(const message_t *m)
+static int64_t transfer_time(const message_t *m)
 {
     return m->end_ns - m->start_ns;
 }
@@ -40,14 +40,15 @@ static int by_way(const void *a, const void *b)
         return x->to - y->to;
     if (x->waited != y->waited)
         return y->waited - x->waited;
-    return (travel(x) > travel(y)) - (travel(x) < travel(y));
+    return (transfer_time(x) > transfer_time(y)) - (transfer_time(x) < transfer_time(y));
 }
 
 static dp_row_clock_t clock_of(const dp_timeline_t *timeline, int32_t rank)
 {
     dp_row_clock_t clock = {.struct_size = sizeof(clock)};
 
-    (void)dp_timeline_clock(timeline, rank, &clock); /* there is such a row, and room for what is said of it */
+    /* there is such a row, and room for what is said of it */
+    (void)dp_timeline_clock(timeline, rank, &clock);
     return clock;
 }
 
@@ -72,7 +73,8 @@ static int64_t take_ends(const dp_timeline_t *timeline, message_t *ends)
     return n;
 }
 
-/* Messages between hosts of which both ends are there; the time of those that nobody waited for is not known. */
+/* Messages between hosts of which both ends are there; the time of those that nobody waited for is
+ * not known. */
 static int64_t join_ends(message_t *ends, int64_t count)
 {
     int64_t n = 0;
@@ -98,7 +100,7 @@ static void print_way(const message_t *m, int64_t count, double bytes, FILE *to)
     while (waited < count && m[waited].waited)
         waited++;
     if (waited > 0) {
-        const double ms = (double)travel(&m[waited / 2]) / 1e6;
+        const double ms = (double)transfer_time(&m[waited / 2]) / 1e6;
 
         snprintf(speed, sizeof(speed), "median of %lld waited for %.3f ms, %.1f MB/s", (long long)waited, ms,
                  bytes / 1e3 / ms);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * options.c: one table says each option's name, limits, default and help; the rest of this file reads the
- * table. */
+ * options.c: one table says each option's name, limits, default and help; the rest of this file
+ * reads the table. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -109,7 +109,7 @@ static const option_row_t table[] = {
      "compute once more for the backward instead of keeping: none; cheap: norms and activation functions; mlp: the "
      "products into experts' inner width too; full: all within a segment. Same bits, less memory"},
     {"zero", INTEGER, SHARED, AT(zero), 0, 1, "0", "0|1",
-     "1: each rank that holds a parameter keeps AdamW's state of its own shard alone (ZeRO-1). Same bits, less memory"},
+     "1: each rank that holds a parameter keeps AdamW's state of its shard alone (ZeRO-1). Same bits, less memory"},
     {"one-accumulator", FLAG, SHARED, AT(one_accumulator), 0, 0, "", "",
      "sum a step's gradients in one accumulator, not in one for each half: less memory, other last bits than dualpipe"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
@@ -132,7 +132,7 @@ static const option_row_t table[] = {
      "attention plugin; default: cpu, on GPUs cudnn for bf16, else cuda"},
     {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: cpu, on GPUs cuda"},
     {"ep-plugin", TEXT, LOCAL, AT(ep_plugin), 0, 0, "", "NAME",
-     "carries the rows of experts, exchange say; default: the MoE plugin's own exchanges"},
+     "does dispatch and combine, for example exchange; default: the MoE plugin's own exchanges"},
     {"check-finite", FLAG, SHARED, AT(check_finite), 0, 0, "", "",
      "end with rank, stage, micro-batch and parameter of the first NaN or overflow"},
     {"graph", FLAG, SHARED, AT(graph), 0, 0, "", "",
@@ -211,7 +211,7 @@ static void print_help(void)
          "      DualPipe over 4 ranks, experts spread over 2: eight processes\n"
          "  dualpipe run -n 4 -- train_moe --schedule dualpipev --data book.txt \\\n"
          "    --steps 1000 --hidden 128\n"
-         "      another schedule, one's own text, a wider model\n"
+         "      another schedule, your text, a wider model\n"
          "  dualpipe run -n 8 -- train_moe --ep 2 --verify --dtype f64 --seq 16 --batch 2\n"
          "      is the pipeline's step the same as that of one process? Losses and\n"
          "      gradients are compared\n"

@@ -1,13 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * overlap.c: --overlap: the schedule with its pairs taken apart, or planned with costs that a few steps show. */
+ * overlap.c: --overlap: the schedule with its pairs taken apart, or planned with costs that a few
+ * steps show. */
 #include "train_moe.h"
 
 #include <dualpipe/overlap.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UP = 1, MEASURED = 3, PIECE = 32 << 10 };
+enum { WARM_UP = 1, MEASURED = 3, PART_BYTES = 32 << 10 };
 
 /* What rank 0 plans, as text, for the others. */
 typedef struct plan_text {
@@ -86,33 +87,33 @@ static dp_status_t plan(const options_t *options, const dp_timeline_t *timeline,
     return status;
 }
 
-/* Rank 0's text, piece by piece. */
+/* Rank 0's text, part by part. */
 static dp_status_t share(dp_group_t *group, plan_text_t *text)
 {
     const size_t size = (size_t)dp_group_size(group);
-    char *piece = calloc(size + 1, PIECE), *own = piece + size * PIECE, *got = NULL;
+    char *part = calloc(size + 1, PART_BYTES), *own = part + size * PART_BYTES, *got = NULL;
     uint64_t bytes = text->bytes;
     dp_status_t status = DP_OK;
 
-    if (piece == NULL)
+    if (part == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the plan of %zu ranks", size);
     memcpy(own, &bytes, sizeof(bytes));
-    status = dp_group_all_gather(group, own, sizeof(bytes), piece);
+    status = dp_group_all_gather(group, own, sizeof(bytes), part);
     if (status == DP_OK) {
-        memcpy(&bytes, piece, sizeof(bytes));
-        got = calloc(bytes / PIECE + 1, PIECE);
+        memcpy(&bytes, part, sizeof(bytes));
+        got = calloc(bytes / PART_BYTES + 1, PART_BYTES);
         if (got == NULL)
             status = dp_fail(DP_ERR_NOMEM, "no memory for a planned schedule");
     }
-    for (size_t at = 0; at < bytes && status == DP_OK; at += PIECE) {
+    for (size_t at = 0; at < bytes && status == DP_OK; at += PART_BYTES) {
         if (text->at != NULL)
-            memcpy(own, text->at + at, text->bytes - at < PIECE ? text->bytes - at : PIECE);
-        status = dp_group_all_gather(group, own, PIECE, piece);
+            memcpy(own, text->at + at, text->bytes - at < PART_BYTES ? text->bytes - at : PART_BYTES);
+        status = dp_group_all_gather(group, own, PART_BYTES, part);
         if (status == DP_OK)
-            memcpy(got + at, piece, PIECE);
+            memcpy(got + at, part, PART_BYTES);
     }
     free(text->at);
-    free(piece);
+    free(part);
     *text = (plan_text_t){got, (size_t)bytes};
     return status;
 }

@@ -1,14 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * partition.c: --partition: how many layers each stage has: as listed, or so that the step is short with the costs of
- * layers that a few steps show. The embedding goes with the first layer, the head with the last. */
+ * partition.c: --partition: how many layers each stage has: as listed, or so that the step is short
+ * with the costs of layers that a few steps show. The embedding goes with the first layer, the head
+ * with the last. */
 #include "train_moe.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What rank 0 finds, in one piece: it is shared as it is. */
+/* What rank 0 finds, as one struct: it is shared as it is. */
 typedef struct found {
     double step, even_step;
     int32_t first[]; /* [stages + 1] */
@@ -27,9 +28,10 @@ static dp_status_t read_list(const options_t *options, int32_t stages, int32_t *
         const long long here = strtoll(at, &end, 10);
 
         if (end == at || here < 1 || here > options->layers || (*end != ',' && *end != '\0'))
-            return dp_fail(DP_ERR_INVALID,
-                           "--partition %s: at \"%s\": even, auto, or the layers of every stage as in 3,2,2,1 are due",
-                           text, at);
+            return dp_fail(
+                DP_ERR_INVALID,
+                "--partition %s: at \"%s\": even, auto, or the layers of every stage as in 3,2,2,1 are expected", text,
+                at);
         layers += here;
         if (n < stages)
             first[n + 1] = (int32_t)layers;
@@ -49,8 +51,8 @@ static dp_status_t read_list(const options_t *options, int32_t stages, int32_t *
 
 /* ---- as measured ---- */
 
-/* layers[n]: time of a forward and backward of each layer; what stands before the first counts to it, what follows a
- * layer to that one. False: other layers than the model's were seen. */
+/* layers[n]: time of a forward and backward of each layer; what stands before the first counts to
+ * it, what follows a layer to that one. False: other layers than the model's were seen. */
 static bool cost_layers(const dp_segment_costs_t *lists, int64_t n, double *layers)
 {
     int64_t layer = -1;

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * resume.c: checkpoints: everything that a run is made of gets a name, so that another run can take its place. Data and
- * samples are drawn by step and seed, so there is no state of random numbers beside these two. */
+ * resume.c: checkpoints: everything that a run is made of gets a name, so that another run can take
+ * its place. Data and samples are drawn by step and seed, so there is no state of random numbers
+ * beside these two. */
 #include "train_moe.h"
 
 #include <stdio.h>
@@ -49,7 +50,8 @@ static dp_status_t register_optimizer(trainer_t *t)
     return status;
 }
 
-/* Where experts are spread or replicated: other layouts may have none of it, or other numbers of replicas. */
+/* Where experts are spread or replicated: other layouts may have none of it, or other numbers of
+ * replicas. */
 static dp_status_t register_balance(trainer_t *t)
 {
     balance_t *b = &t->balance;
@@ -92,8 +94,8 @@ static dp_status_t register_history(trainer_t *t, history_t *h)
     return status == DP_OK ? register_job(t, "history.begun", &h->begun, DP_I64, 1, 1) : status;
 }
 
-/* What a run cannot change and still be the one that it takes the place of. A checkpoint that cannot be read is left to
- * loading. */
+/* What a run cannot change and still be the one that it takes the place of. A checkpoint that
+ * cannot be read is left to loading. */
 static dp_status_t compare_run(const trainer_t *t, const int64_t run[RUN_FACTS])
 {
     static const char *const names[] = {"--steps", "--seed", "the text's hash"};
@@ -175,7 +177,8 @@ dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
     return DP_OK;
 }
 
-/* Of an earlier run: ours has not saved anything yet. It would be gone on with instead of ours. */
+/* Of an earlier run: ours has not saved anything yet. A later run would resume from it instead of
+ * ours. */
 static dp_status_t check_folder(const trainer_t *t)
 {
     uint64_t step;
@@ -209,7 +212,8 @@ dp_status_t checkpoint_save(trainer_t *t, int64_t steps)
     if (*o->checkpoint == '\0' || (steps % o->every != 0 && steps != o->steps))
         return DP_OK;
     if (steps == o->steps)
-        (void)dp_pipeline_save_wait(t->pipeline); /* the last one is not left out for an earlier one */
+        /* the last one is not left out for an earlier one */
+        (void)dp_pipeline_save_wait(t->pipeline);
     status = dp_pipeline_save(t->pipeline, (uint64_t)steps);
     return status < 0 ? status : DP_OK;
 }

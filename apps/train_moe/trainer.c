@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trainer.c: the training step. All ranks take the same decisions from the same bits: losses and sums of
- * squares are summed over the job before anyone looks at them, each parameter counted by one rank. */
+ * trainer.c: the training step. All ranks take the same decisions from the same bits: losses and
+ * sums of squares are summed over the job before anyone looks at them, each parameter counted by
+ * one rank. */
 #include "trainer.h"
 
 #include "lengths.h"
@@ -46,8 +47,8 @@ static dp_status_t build_stage(void *user, const dp_build_context_t *context, in
     return model_build_stage(&t->model, context, stage, stages, stage_out);
 }
 
-/* GPUs: processes take one each, in turn where there are fewer, as the engine has it; ranks that are threads divide the
- * first among them. */
+/* GPUs: processes take one each, in turn where there are fewer, as the engine has it; ranks that
+ * are threads divide the first among them. */
 static dp_device_config_t device_config(const trainer_t *t)
 {
     dp_device_config_t config = {.struct_size = sizeof(config), .comm_sms = (uint32_t)t->options->comm_sms};
@@ -131,7 +132,7 @@ static dp_status_t find_ends(trainer_t *t)
     return DP_OK;
 }
 
-static size_t pieces_of(const dp_shard_t *shard)
+static size_t blocks_of(const dp_shard_t *shard)
 {
     return (shard->count + DP_SHARD_PIECE - 1) / DP_SHARD_PIECE;
 }
@@ -151,7 +152,7 @@ static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)
     if (status == DP_OK)
         adamw_list_ranges(&chunk->view, &chunk->ranges);
     for (uint32_t i = 0; i < chunk->view.nshards; i++)
-        t->npieces += pieces_of(&chunk->view.shard_list[i]);
+        t->nblocks += blocks_of(&chunk->view.shard_list[i]);
     return status;
 }
 
@@ -256,7 +257,7 @@ static dp_status_t open_chunks(trainer_t *t)
         status = open_chunk(t, c);
     if (status == DP_OK)
         status =
-            device_memory_allocate_shared(&t->memory, (t->npieces + 1) * sizeof(*t->squares), (void **)&t->squares);
+            device_memory_allocate_shared(&t->memory, (t->nblocks + 1) * sizeof(*t->squares), (void **)&t->squares);
     return status;
 }
 
@@ -457,8 +458,9 @@ dp_status_t trainer_gradients(trainer_t *t, int64_t step, int32_t replica, int32
 
 /* ---- sums over the job ---- */
 
-/* Squares of the shards that this rank counts, one after the other; *pieces: how many there are so far. */
-static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk, size_t *pieces)
+/* Squares of the shards that this rank counts, one after the other; *blocks: how many there are so
+ * far. */
+static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk, size_t *blocks)
 {
     const compute_vt_t *vt = t->model.ends.vt;
     const size_t element = dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
@@ -471,13 +473,14 @@ static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk, size_t 
         if (!chunk->counted[shard->param])
             continue;
         status = vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + first * element,
-                                    shard->count, t->squares + *pieces, t->memory.stream);
-        *pieces += pieces_of(shard);
+                                    shard->count, t->squares + *blocks, t->memory.stream);
+        *blocks += blocks_of(shard);
     }
     return status;
 }
 
-/* Of a loss of ours in the mean over all tokens of the step, 1 where all micro-batches have as many. */
+/* Of a loss of ours in the mean over all tokens of the step, 1 where all micro-batches have as
+ * many. */
 static double weight(const trainer_t *t, int32_t i)
 {
     return t->lengths[i] / (t->step_tokens / ((double)t->nlosses * t->replicas));
@@ -493,13 +496,13 @@ static void add_squares(const trainer_t *t, double *sums)
         for (uint32_t i = 0; i < t->chunks[c].view.nshards; i++) {
             const dp_shard_t *shard = &t->chunks[c].view.shard_list[i];
 
-            for (size_t k = 0; k < pieces_of(shard) && t->chunks[c].counted[shard->param]; k++)
+            for (size_t k = 0; k < blocks_of(shard) && t->chunks[c].counted[shard->param]; k++)
                 sums[t->chunks[c].numbers[shard->param]] += *squares++;
         }
 }
 
-/* *pieces_out: how many squares there are. */
-static dp_status_t sum_own_part(trainer_t *t, size_t *pieces_out)
+/* *blocks_out: how many squares there are. */
+static dp_status_t sum_own_part(trainer_t *t, size_t *blocks_out)
 {
     const size_t losses = (size_t)(t->replicas * t->nlosses);
     dp_status_t status = DP_OK;
@@ -507,9 +510,9 @@ static dp_status_t sum_own_part(trainer_t *t, size_t *pieces_out)
     memset(t->sums, 0, losses * sizeof(*t->sums));
     for (int32_t i = 0; t->model.context.pipeline_rank == 0 && i < t->nlosses; i++)
         t->sums[t->replica * t->nlosses + i] = t->losses[i] * weight(t, i);
-    *pieces_out = 0;
+    *blocks_out = 0;
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
-        status = square_chunk(t, &t->chunks[c], pieces_out);
+        status = square_chunk(t, &t->chunks[c], blocks_out);
     if (status == DP_OK)
         status = device_memory_finish(&t->memory);
     if (status < 0)
@@ -620,8 +623,8 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
 {
     const double clip = t->options->clip;
     double squared = 0;
-    size_t pieces;
-    dp_status_t status = sum_own_part(t, &pieces);
+    size_t blocks;
+    dp_status_t status = sum_own_part(t, &blocks);
 
     if (status < 0)
         return status;
@@ -631,7 +634,7 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
     if (status == DP_OK)
         status = check_squares(t, step);
     if (status == DP_OK)
-        status = dp_pipeline_exact_sum(t->pipeline, t->squares, pieces, &squared);
+        status = dp_pipeline_exact_sum(t->pipeline, t->squares, blocks, &squared);
     if (status == DP_OK)
         status = dp_pipeline_commit(t->pipeline);
     if (status < 0)

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trainer.h: one rank's pipeline, data buffers and optimizer state; a training step, a validation, nothing
- * about printing. */
+ * trainer.h: one rank's pipeline, data buffers and optimizer state; a training step, a validation,
+ * nothing about printing. */
 #ifndef TRAIN_MOE_TRAINER_H
 #define TRAIN_MOE_TRAINER_H
 
@@ -31,24 +31,31 @@ typedef struct trainer {
     balance_t balance;
     dp_pipeline_t *pipeline;
 
-    int32_t replica, replicas; /* data replica d * ep + e of ep * dp; each has M micro-batches of its own */
-    int32_t microbatches;      /* M */
-    int32_t nlosses;           /* of a replica in a training step: M for each of --accumulate rounds */
-    size_t tokens;             /* in a micro-batch, at most */
+    /* data replica d * ep + e of ep * dp; each has its own M micro-batches */
+    int32_t replica, replicas;
+    int32_t microbatches; /* M */
+    /* of a replica in a training step: M for each of --accumulate rounds */
+    int32_t nlosses;
+    size_t tokens; /* in a micro-batch, at most */
     device_memory_t memory;
     uint8_t *token_memory, *target_memory; /* [M][T], for host and device, as are squares */
-    double *squares;                       /* [npieces] of this rank's shards, one after the other */
-    size_t npieces;
-    const void **inputs, **targets; /* [M] into those; NULL where the micro-batch does not enter or end here */
-    double *losses;                 /* [nlosses] of the latest step */
-    uint32_t *lengths;              /* [nlosses] tokens of its micro-batches */
-    dp_documents_t *documents;      /* [M] of the latest round: pieces of text, whether documents or sequences */
-    uint32_t *ends;                 /* [M][lengths_most] of those */
-    double step_tokens;             /* of all replicas, in the latest training step */
+    /* [nblocks] of this rank's shards, one after the other */
+    double *squares;
+    size_t nblocks;
+    /* [M] into those; NULL where the micro-batch does not enter or end here */
+    const void **inputs, **targets;
+    double *losses;    /* [nlosses] of the latest step */
+    uint32_t *lengths; /* [nlosses] tokens of its micro-batches */
+    /* [M] of the latest round: parts of text, whether documents or sequences */
+    dp_documents_t *documents;
+    uint32_t *ends;     /* [M][lengths_most] of those */
+    double step_tokens; /* of all replicas, in the latest training step */
 
     held_chunk_t *chunks; /* [nchunks] */
     int32_t nchunks, nparams;
-    double *sums; /* [replicas * nlosses losses, nparams sums of squares, balance_count loads] summed over all ranks */
+    /* [replicas * nlosses losses, nparams sums of squares, balance_count loads] summed over all
+     * ranks */
+    double *sums;
     double *owners; /* [nparams] world rank that contributes this parameter to the norm */
 } trainer_t;
 
@@ -59,23 +66,23 @@ typedef struct step_result {
     bool counts; /* it was committed, and what came behind that may have failed */
 } step_result_t;
 
-/* Collective. options: fitted, borrowed. The parameters get their first values. Then the caller registers what it keeps
- * itself, if anything, and calls trainer_recover. */
+/* Collective. options: fitted, borrowed. The parameters get their first values. Then the caller
+ * registers what it keeps itself, if anything, and calls trainer_recover. */
 dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *trainer_out);
 void trainer_close(trainer_t *trainer);
 
-/* dp_pipeline_recover, and what is to be done after it: with DP_OK before the first step, else with what a step or a
- * validation has returned. Collective. */
+/* dp_pipeline_recover, and what is to be done after it: with DP_OK before the first step, else with
+ * what a step or a validation has returned. Collective. */
 dp_status_t trainer_recover(trainer_t *trainer, dp_status_t status, int64_t *step);
 /* Parameters, optimizer and loads of experts as after trainer_open. */
 dp_status_t trainer_begin_again(trainer_t *trainer);
 
-/* Forward and backward over a training step's micro-batches as data replica `replica` of `replicas` sees them.
- * Collective. */
+/* Forward and backward over a training step's micro-batches as data replica `replica` of `replicas`
+ * sees them. Collective. */
 dp_status_t trainer_gradients(trainer_t *trainer, int64_t step, int32_t replica, int32_t replicas);
 
-/* The rest of a training step: norm, clipping, update, loads of experts. *result_out is left alone unless the step
- * counts. DP_ERR_NUMERIC: something is not finite. */
+/* The rest of a training step: norm, clipping, update, loads of experts. *result_out is left alone
+ * unless the step counts. DP_ERR_NUMERIC: something is not finite. */
 dp_status_t trainer_apply(trainer_t *trainer, int64_t step, step_result_t *result_out);
 
 /* One training step: fill, gradients, apply. */
@@ -83,16 +90,17 @@ dp_status_t trainer_step(trainer_t *trainer, int64_t step, step_result_t *result
 /* Mean loss on the held-out text, forward only. */
 dp_status_t trainer_validate(trainer_t *trainer, double *loss_out);
 
-/* rebalance.c: places experts by their loads so far, with all that belongs to them. steps: taken so far. Collective,
- * between steps. */
+/* rebalance.c: places experts by their loads so far, with all that belongs to them. steps: taken so
+ * far. Collective, between steps. */
 dp_status_t trainer_rebalance(trainer_t *trainer, int64_t steps, rebalance_t *record_out);
 /* Makes balance.next the placement in use. */
 dp_status_t trainer_place(trainer_t *trainer);
-/* What follows a layer's experts, in device memory: parameters, optimizer state, masters. Returns how many there
-   are. */
+/* What follows a layer's experts, in device memory: parameters, optimizer state, masters. Returns
+ * how many there are. */
 enum { TRAINER_KEPT = 4 };
 int trainer_kept(const trainer_t *trainer, const model_layer_t *layer, dp_replica_memory_t kept[TRAINER_KEPT]);
-/* This rank's part of the tokens that went to each expert of each layer in the latest step: [balance_count]. */
+/* This rank's part of the tokens that went to each expert of each layer in the latest step:
+ * [balance_count]. */
 dp_status_t trainer_count_tokens(trainer_t *trainer, double *tokens);
 /* Numbers the parameters anew, after the placement has changed. Collective. */
 dp_status_t trainer_number(trainer_t *trainer);
@@ -102,7 +110,8 @@ double trainer_tokens(const trainer_t *trainer, int64_t steps);
 
 /* Bytes of mean, squares and masters of this rank's shards. */
 size_t trainer_optimizer_bytes(const trainer_t *trainer);
-/* Bytes this file allocated: optimizer state, gradients' sums, data, staging of replicated experts. */
+/* Bytes this file allocated: optimizer state, gradients' sums, data, staging of replicated
+ * experts. */
 size_t trainer_bytes(const trainer_t *trainer);
 
 #endif

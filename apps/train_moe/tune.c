@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * tune.c: how much of the device communication should have of its own is best found by trying: the fastest step of a
- * few, on the slowest rank, for each split. */
+ * tune.c: how much of the device should be communication's alone is best found by trying: the
+ * fastest step of a few, on the slowest rank, for each split. */
 #include "train_moe.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 enum { WARM_UP = 1, TIMED = 3 };
 
-/* SMs for communication. GPUs split in steps of 8; what a device rounds to is in the report. On CPUs: cores. */
+/* SMs for communication. GPUs split in steps of 8; what a device rounds to is in the report. On
+ * CPUs: cores. */
 static const uint32_t gpu_splits[] = {0, 8, 16, 24, 32}, cpu_splits[] = {0, 1};
 
 typedef struct trial {

@@ -102,11 +102,11 @@ expect 0 schedule --method dualpipe $sizes --format json
 require out '"placement":"bidirectional"'
 
 expect 2 schedule
-require err 'method NAME or a schedule file is due'
+require err 'method NAME or a schedule file is required'
 expect 2 schedule --method dualpipe --ranks 4
-require err 'microbatches M is due'
+require err 'microbatches M is required'
 expect 2 schedule --method dualpipe --microbatches 4
-require err 'ranks P is due'
+require err 'ranks P is required'
 expect 2 schedule --method nosuch $sizes
 require err 'nosuch'
 require err 'dualpipev'
@@ -190,7 +190,7 @@ expect 0 simulate planned.tsv --cost $layer --lanes
 expect 2 simulate planned.tsv --overlap none
 require err 'it has braids'
 expect 2 simulate --method dualpipe $sizes --overlap planned
-require err 'costs of segments are due'
+require err 'needs costs of segments'
 expect 2 simulate --method dualpipe $sizes --memory-cap 4
 require err 'go with --overlap planned'
 expect 2 schedule --method dualpipe $sizes --overlap best
@@ -251,7 +251,7 @@ status=0
 "$dualpipe" verify - <good.tsv >out 2>err || status=$?
 [ "$status" -eq 0 ] || fail "verify -: $(cat err)"
 expect 2 verify
-require err 'a schedule file is due'
+require err 'a schedule file is required'
 expect 2 verify good.tsv good.tsv
 expect 2 verify good.tsv --transport credits:0
 expect 2 verify good.tsv --transport credits
@@ -431,7 +431,7 @@ expect 2 simulate --method 1f1b --ranks 2 --microbatches 1 --topology wrong.txt
 require err 'wrong.txt:2: FAR.HOP is there twice'
 printf 'FAR.HOP=1\n' >wrong.txt
 expect 2 simulate --method 1f1b --ranks 2 --microbatches 1 --topology wrong.txt
-require err 'HOSTS=0,0,1,1 or RANKS_PER_HOST=2 is due'
+require err 'HOSTS=0,0,1,1 or RANKS_PER_HOST=2 is required'
 # blocks cross between hosts once, mirrors twice, turns three times
 expect 0 compare --ranks 4 --microbatches 1 --cost F=1,B=2,BYTES=10 --topology links.txt
 require out '^1f1b, blocks  *34 '

@@ -28,7 +28,8 @@ int args_failed(const args_t *args, dp_status_t status)
 
 /* ---- values ---- */
 
-/* F=1,I=1,W=1,B=2,FB=3,HOP=0 in any order, each at most once in a list; of two lists the later one counts. */
+/* F=1,I=1,W=1,B=2,FB=3,HOP=0 in any order, each at most once in a list; of two lists the later one
+ * counts. */
 static int read_costs(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
     args_t *args = into;
@@ -49,10 +50,10 @@ static int read_costs(const command_t *command, const option_row_t *row, void *i
         seen[key] = args->cost_keys.given[key] = true;
         end = cost_keys_number(at + length + 1, &args->cost_keys.value[key]);
         if (end == NULL || (*end != ',' && *end != 0) || (*end == ',' && end[1] == 0))
-            return args_usage(args, "--cost %s: at \"%s\": a number of 0 or more is due", text, at);
+            return args_usage(args, "--cost %s: at \"%s\": a number of 0 or more is expected", text, at);
         at = *end == ',' ? end + 1 : end;
     }
-    return at != text ? CMD_OK : args_usage(args, "--cost: at least one of F, I, W, B, FB, HOP is due");
+    return at != text ? CMD_OK : args_usage(args, "--cost: at least one of F, I, W, B, FB, HOP is required");
 }
 
 static int read_scales(const command_t *command, const option_row_t *row, void *into, const char *text)
@@ -67,8 +68,8 @@ static int read_scales(const command_t *command, const option_row_t *row, void *
                                     : args_failed(args, status);
 }
 
-/* What --recompute says beside the costs. Where no R was measured, a segment does its forward once more; an expert
- * that, without the last of its three products. */
+/* What --recompute says beside the costs. Where no R was measured, a segment does its forward once
+ * more; an expert that, without the last of its three products. */
 static int price_recompute(args_t *args)
 {
     enum { R = COST_KEY_R, ATTENTION_R, MLP_R };
@@ -85,7 +86,7 @@ static int price_recompute(args_t *args)
         keys->given[k] = k != R && (segments || keys->given[k]);
     }
     if (args->recompute == DP_RECOMPUTE_MLP && !segments)
-        return args_usage(args, "--recompute mlp: costs of segments are due, such as mlp.F");
+        return args_usage(args, "--recompute mlp needs costs of segments, such as mlp.F");
     if (args->recompute >= DP_RECOMPUTE_MLP && segments)
         keys->value[MLP_R] = seen[2] > 0.0 ? seen[2] : keys->value[mlp] * 2.0 / 3.0;
     if (args->recompute == DP_RECOMPUTE_FULL && segments)
@@ -115,7 +116,7 @@ static int resolve_costs(args_t *args)
         args->costs.barrier = 0.0;
     if (status == DP_OK && (args->lanes || args->overlap == OVERLAP_PLANNED)) {
         if (args->pair.struct_size == 0)
-            return args_usage(args, "%s: costs of segments are due, such as attention.F",
+            return args_usage(args, "%s needs costs of segments, such as attention.F",
                               args->lanes ? "--lanes" : "--overlap planned");
         status = cost_keys_segments(&args->cost_keys, &args->segments);
         args->segments.backward_buffer = args->recompute > DP_RECOMPUTE_NONE;
@@ -150,7 +151,7 @@ static int read_transport(const command_t *command, const option_row_t *row, voi
     args->transport = DP_TRANSPORT_CREDITS;
     slots = strncmp(text, "credits:", 8) == 0 ? strtol(text + 8, &end, 10) : 0;
     if (slots < 1 || slots > DP_MAX_MICROBATCHES || *end != 0)
-        return args_usage(args, "--transport %s: group, or credits:K with K slots a channel, is due", text);
+        return args_usage(args, "--transport %s: group, or credits:K with K slots a channel, is expected", text);
     args->slots = (int32_t)slots;
     return CMD_OK;
 }
@@ -239,7 +240,7 @@ const option_row_t args_lanes[] = {
     {.name = "lanes",
      .kind = OPTION_FLAG,
      .at = AT(lanes),
-     .help = "run by segments on lanes, as the engine enqueues them; costs of segments are due"},
+     .help = "run by segments on lanes, as the engine enqueues them; needs costs of segments"},
     {.kind = OPTION_END}};
 
 const option_row_t args_topology[] = {
@@ -268,7 +269,7 @@ const option_row_t args_overlap[] = {
      .at = AT(overlap),
      .words = "canonical none planned",
      .help = "canonical: as the schedule has it (default); none: pairs one after the other; planned: the segments of "
-             "all passes beside each other as the costs make it best; costs of segments are due, and the run is one by "
+             "all passes beside each other as the costs make it best; needs costs of segments, and the run is one by "
              "segments, as with --lanes"},
     {.name = "seconds",
      .value = "S",
@@ -328,17 +329,17 @@ static int check(const args_t *args)
     bool needs_sizes = (options & ARG_SIZES) != 0 && args->file == NULL;
 
     if ((options & ARG_METHOD) != 0 && args->method == NULL && args->file == NULL)
-        return args_usage(args, (options & ARG_FILE) != 0 ? "--method NAME or a schedule file is due"
-                                                          : "--method NAME is due");
+        return args_usage(args, (options & ARG_FILE) != 0 ? "--method NAME or a schedule file is required"
+                                                          : "--method NAME is required");
     if ((options & ARG_METHOD) == 0 && (options & ARG_FILE) != 0 && args->file == NULL)
-        return args_usage(args, "a schedule file is due");
+        return args_usage(args, "a schedule file is required");
     if (args->file != NULL && (args->method != NULL || args->ranks != 0 || args->microbatches != 0 ||
                                args->chunks != 0 || args->forward_only))
         return args_usage(args, "either --method and its sizes or the file %s", args->file);
     if (needs_sizes && args->ranks == 0)
-        return args_usage(args, "--ranks P is due");
+        return args_usage(args, "--ranks P is required");
     if (needs_sizes && args->microbatches == 0)
-        return args_usage(args, "--microbatches M is due");
+        return args_usage(args, "--microbatches M is required");
     if ((options & ARG_PLAN) != 0 && args->overlap != OVERLAP_PLANNED &&
         (args->memory_cap >= 0.0 || args->seconds > 0.0))
         return args_usage(args, "--memory-cap and --seconds go with --overlap planned");

@@ -232,7 +232,7 @@ static dp_status_t put_text(const table_t *table, output_t *output)
           "rank, in units of its stage inputs. weights: copies of the model.\n",
           to);
     if (table->args->recompute > DP_RECOMPUTE_NONE)
-        fputs("backwards: most at once on a rank between I and W, in the units of held.\n", to);
+        fputs("deferred W: most micro-batches per rank awaiting their weight gradient.\n", to);
     return DP_OK;
 }
 

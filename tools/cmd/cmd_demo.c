@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_demo.c: dualpipe demo: schedules run by the real engine with segments that sleep, beside their simulation. */
+ * cmd_demo.c: dualpipe demo: schedules run by the real engine with segments that sleep, beside
+ * their simulation. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ const command_t command_demo = {
     .name = "demo",
     .usage =
         "usage: dualpipe demo [OPTIONS]\n"
-        "Runs schedules with the real engine and shows the measured step beside the simulated one. Ranks are threads, and segments (attention, MLP, and on a lane of their own dispatch and combine) sleep instead of computing: so every rank behaves as if it had a device, on any machine. Of costs, those of segments count, and only their ratios: each of F, I, W is 1 for attention and mlp, F and I are 0.5 for dispatch and combine, unless given; HOP delays the simulation.\n"
+        "Runs schedules with the real engine and shows the measured step beside the simulated one. Ranks are threads, and segments (attention, MLP, and on their own lane dispatch and combine) sleep instead of computing: so every rank behaves as if it had a device, on any machine. Of costs, those of segments count, and only their ratios: each of F, I, W is 1 for attention and mlp, F and I are 0.5 for dispatch and combine, unless given; HOP delays the simulation.\n"
         "\n",
     .tables = demo_tables,
     .needs = 0,
@@ -72,11 +73,12 @@ static int read_methods(const args_t *args, demo_t *demo)
 
         if (length == 0 || length >= NAME_BYTES || demo->nmethods == MOST_METHODS ||
             (at[length] != 0 && at[length + 1] == 0))
-            return args_usage(args, "--methods %s: names of schedules with commas between them are due", args->methods);
+            return args_usage(args, "--methods %s: names of schedules with commas between them are expected",
+                              args->methods);
         snprintf(demo->methods[demo->nmethods], NAME_BYTES, "%.*s", (int)length, at);
         at += length + (at[length] != 0);
     }
-    return demo->nmethods > 0 ? CMD_OK : args_usage(args, "--methods: at least one schedule is due");
+    return demo->nmethods > 0 ? CMD_OK : args_usage(args, "--methods: at least one schedule is required");
 }
 
 static void read_segments(const args_t *args, demo_t *demo)
@@ -109,7 +111,8 @@ static demo_request_t request_of(const demo_t *demo, int32_t method)
                             .steps = STEPS};
 }
 
-/* How long a unit may be for all runs to fit the time. Methods that refuse the sizes end the command. */
+/* How long a unit may be for all runs to fit the time. Methods that refuse the sizes end the
+ * command. */
 static dp_status_t choose_unit(demo_t *demo)
 {
     double units = 0.0, seconds = demo->args->seconds > 0.0 ? demo->args->seconds : 10.0;

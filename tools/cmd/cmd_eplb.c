@@ -248,8 +248,8 @@ static dp_status_t take_placement(eplb_job_t *job, const matrix_t *matrix)
     size_t count = (size_t)matrix->rows * (size_t)matrix->columns;
 
     if (matrix->rows != job->shape.layers || matrix->columns != job->shape.replicas)
-        return dp_fail(DP_ERR_INVALID, "%s: %d layers of %d slots, where %d of %d are due", job->from, matrix->rows,
-                       matrix->columns, job->shape.layers, job->shape.replicas);
+        return dp_fail(DP_ERR_INVALID, "%s: %d layers of %d slots, where %d of %d are expected", job->from,
+                       matrix->rows, matrix->columns, job->shape.layers, job->shape.replicas);
     for (size_t i = 0; i < count; i++) {
         double expert = matrix->values[i];
 

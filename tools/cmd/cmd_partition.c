@@ -64,7 +64,7 @@ static int read_layers(const args_t *args, layers_t *layers)
         if (end == NULL || (*end != ',' && *end != 0) || (*end == ',' && end[1] == 0) || cost <= 0 || times < 1 ||
             times > LAYERS_MAX - layers->count)
             return args_usage(args,
-                              "--layers %s: at \"%s\": a cost above 0, or a cost and how often as in 1x61, is due",
+                              "--layers %s: at \"%s\": a cost above 0, or a cost and how often as in 1x61, is expected",
                               args->layers, at);
         while (times-- > 0)
             layers->costs[layers->count++] = cost;
@@ -145,7 +145,7 @@ static int run(const args_t *args)
     int code = CMD_OK;
 
     if (args->layers == NULL)
-        return args_usage(args, "--layers LIST is due");
+        return args_usage(args, "--layers LIST is required");
     plan_leave_scales(args);
     code = read_layers(args, &layers);
     if (code == CMD_OK)

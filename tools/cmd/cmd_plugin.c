@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_plugin.c: dualpipe plugin: which plugins there are, and whether one keeps the contract of its interface. */
+ * cmd_plugin.c: dualpipe plugin: which plugins there are, and whether one keeps the contract of its
+ * interface. */
 #include <dirent.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -42,7 +43,7 @@ static const option_row_t plugin_options[] = {
      .value = "NAME|PATH",
      .kind = OPTION_FLAG,
      .list = list_comms,
-     .help = "what rows travel over, for plugins of dp.ep/1 (comm_shm)"},
+     .help = "the transport of dispatch and combine, for plugins of dp.ep/1 (comm_shm)"},
     {.name = "mode",
      .value = "MODE",
      .kind = OPTION_FLAG,
@@ -52,7 +53,7 @@ static const option_row_t plugin_options[] = {
      .value = "COMMAND",
      .kind = OPTION_FLAG,
      .help =
-         "starts the ranks that are processes: \"mpirun -n %d\", where %d is how many; for plugins that live with a launcher of their own. Cases in which a rank is killed are left out"},
+         "starts the ranks that are processes: \"mpirun -n %d\", where %d is how many; for plugins that live with their own launcher. Cases in which a rank is killed are left out"},
     {.kind = OPTION_END}};
 static const option_row_t *const plugin_tables[] = {plugin_options, NULL};
 
@@ -63,8 +64,8 @@ const command_t command_plugin = {
         "       dualpipe plugin check NAME|PATH [OPTIONS] [CASE...]\n"
         "       dualpipe plugin check [NAME|PATH] --list\n"
         "\n"
-        "list: every plugin in the folders of DUALPIPE_PLUGIN_PATH and in the install's folder: name, version, the ABI it was built with, the interfaces it offers and what it says of itself; or why it cannot be used. A name that an earlier folder has already is marked: dp_plugin_load() takes the first. Each is looked at in a process of its own.\n"
-        "check: runs the contract suite of each interface that the plugin offers, or of it these cases only, and prints a line per case. Ranks are tried as threads and as processes. For writers of plugins; a program of their own can do the same (conform.h).\n"
+        "list: every plugin in the folders of DUALPIPE_PLUGIN_PATH and in the install's folder: name, version, the ABI it was built with, the interfaces it offers and what it says of itself; or why it cannot be used. A name that an earlier folder has already is marked: dp_plugin_load() takes the first. Each is looked at in its own process.\n"
+        "check: runs the contract suite of each interface that the plugin offers, or of it these cases only, and prints a line per case. Ranks are tried as threads and as processes. For writers of plugins; their own program can do the same (conform.h).\n"
         "\n",
     .tables = plugin_tables,
     .actions = "list check",

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_status.c: `dualpipe status`: what the ranks of a live job are at. */
+ * cmd_status.c: `dualpipe status`: what each rank of a running job is doing. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -30,7 +30,7 @@ static const struct entry {
     {"bench-links", "latency and bandwidth within and between hosts, for simulate", cmd_bench_links,
      &command_bench_links},
     {"run", "start the ranks of a job, on this host or on several", cmd_run, &command_run},
-    {"status", "what the ranks of a live job are at", cmd_status, &command_status},
+    {"status", "what each rank of a running job is doing", cmd_status, &command_status},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -75,7 +75,8 @@ static const struct entry *find_command(const char *name)
     return NULL;
 }
 
-/* For completion, and not in the list: dualpipe complete [COMMAND [--OPTION|ACTION]], what may stand there. */
+/* For completion, and not in the list: dualpipe complete [COMMAND [--OPTION|ACTION]], what may
+ * stand there. */
 static int cmd_complete(int argc, char **argv)
 {
     const struct entry *command = argc > 1 ? find_command(argv[1]) : NULL;

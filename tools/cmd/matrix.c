@@ -66,13 +66,13 @@ static dp_status_t read_number(reader_t *r, double *value_out)
     while (r->at + length < r->end && strchr("+-.eE0123456789", r->at[length]) != NULL && r->at[length] != 0)
         length++;
     if (length == 0)
-        return complain(r, "a number is due");
+        return complain(r, "a number is expected");
     *value_out = strtod(r->at, &end);
     if (end != r->at + length || !isfinite(*value_out))
         return complain(r, "this is not a number");
     r->at = end;
     if (!ends_line(r) && !is_gap(*r->at))
-        return complain(r, "a gap is due after a number");
+        return complain(r, "a gap is expected after a number");
     return DP_OK;
 }
 

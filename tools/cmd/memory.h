@@ -6,13 +6,14 @@
 
 #include <dualpipe/schedule.h>
 
-/* Bytes of: a micro-batch's activations on one device; what a deferred weight gradient keeps besides; the weights,
- * gradients and optimizer state of a device's part of the model, of which a rank of two directions has two. */
+/* Bytes of: a micro-batch's activations on one device; what a deferred weight gradient keeps
+ * besides; the weights, gradients and optimizer state of a device's part of the model, of which a
+ * rank of two directions has two. */
 typedef struct memory_bytes {
     double activation, deferred, weights;
 } memory_bytes_t;
 
-/* Peaks, each of its own moment. A chunk that is 1/C of a device counts 1/C. */
+/* Peaks, each at its own time. A chunk that is 1/C of a device counts 1/C. */
 typedef struct memory_peaks {
     double activations; /* micro-batches from F until B or W */
     double deferred;    /* micro-batches from I until W */

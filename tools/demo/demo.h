@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * demo.h: a schedule run by the real engine, with segments that sleep instead of computing, beside its simulation: what
- * the schedule is worth on devices of its own, seen on any machine. */
+ * demo.h: a schedule run by the real engine, with segments that sleep instead of computing, beside
+ * its simulation: what the schedule is worth on its own devices, seen on any machine. */
 #ifndef DP_TOOLS_DEMO_H
 #define DP_TOOLS_DEMO_H
 
@@ -20,7 +20,8 @@ typedef struct demo_request {
 typedef struct demo_figures {
     double step;   /* units */
     double bubble; /* share of the step in which nothing of a chunk runs, mean over ranks */
-    double hidden; /* share of dispatch and combine during which attention or MLP ran; NaN: there are none */
+    /* share of dispatch and combine during which attention or MLP ran; NaN: there are none */
+    double hidden;
 } demo_figures_t;
 
 typedef struct demo_result {
@@ -29,10 +30,11 @@ typedef struct demo_result {
     dp_timeline_t *timeline; /* the measured step, from time 0; NULL: simulated only */
 } demo_result_t;
 
-/* DP_ERR_INVALID: the method refuses these sizes; the message says why. Free with demo_clear in any case. */
+/* DP_ERR_INVALID: the method refuses these sizes; the message says why. Free with demo_clear in any
+ * case. */
 dp_status_t demo_run(const demo_request_t *request, demo_result_t *result_out);
-/* The measured run with one span for each operation (two for a pair), as figures of schedules show it. The caller frees
- * it. */
+/* The measured run with one span for each operation (two for a pair), as figures of schedules show
+ * it. The caller frees it. */
 dp_status_t demo_operations(const demo_result_t *run, dp_timeline_t **timeline_out);
 void demo_clear(demo_result_t *result);
 

@@ -24,7 +24,7 @@ const char *__lsan_default_suppressions(void)
 }
 #endif
 
-static cairo_status_t write_piece(void *user, const unsigned char *data, unsigned int length)
+static cairo_status_t write_bytes_to(void *user, const unsigned char *data, unsigned int length)
 {
     draw_canvas_t *canvas = user;
 
@@ -53,9 +53,9 @@ dp_status_t draw_canvas_open(draw_canvas_t *canvas, draw_format_t format, double
     *canvas = (draw_canvas_t){.format = format, .write = write, .user = user, .status = DP_OK};
     scale = fitting_scale(width, height, scale);
     if (format == DRAW_SVG)
-        canvas->surface = cairo_svg_surface_create_for_stream(write_piece, canvas, width, height);
+        canvas->surface = cairo_svg_surface_create_for_stream(write_bytes_to, canvas, width, height);
     else if (format == DRAW_PDF)
-        canvas->surface = cairo_pdf_surface_create_for_stream(write_piece, canvas, width, height);
+        canvas->surface = cairo_pdf_surface_create_for_stream(write_bytes_to, canvas, width, height);
     else
         canvas->surface =
             cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * scale), (int)ceil(height * scale));
@@ -81,7 +81,7 @@ dp_status_t draw_canvas_close(draw_canvas_t *canvas)
     status = cairo_status(canvas->cr);
     cairo_destroy(canvas->cr);
     if (canvas->format == DRAW_PNG && status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_write_to_png_stream(canvas->surface, write_piece, canvas);
+        status = cairo_surface_write_to_png_stream(canvas->surface, write_bytes_to, canvas);
     cairo_surface_finish(canvas->surface);
     if (status == CAIRO_STATUS_SUCCESS)
         status = cairo_surface_status(canvas->surface);

@@ -54,7 +54,8 @@ dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text)
         const char *end = cost_keys_number(text, &keys->stage_scale[s]);
 
         if (end == NULL || *end != (s + 1 < n ? ',' : 0))
-            return dp_fail(DP_ERR_INVALID, "at \"%.40s\": numbers of 0 or more are due, a comma between two", text);
+            return dp_fail(DP_ERR_INVALID, "at \"%.40s\": numbers of 0 or more, with commas between them, are expected",
+                           text);
         text = end + 1;
     }
     return DP_OK;
@@ -90,7 +91,7 @@ static dp_status_t read_pair(cost_keys_t *keys, const char *name, size_t length,
     keys->given[key] = true;
     end = cost_keys_number(value, &keys->value[key]);
     if (end == NULL || *end != 0)
-        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number of 0 or more is due", names[key], value);
+        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number of 0 or more is expected", names[key], value);
     return DP_OK;
 }
 
@@ -102,7 +103,7 @@ static dp_status_t read_line(void *keys, char *line)
     if (*at == 0)
         return DP_OK;
     if (equals == NULL)
-        return dp_fail(DP_ERR_INVALID, "\"%.40s\": NAME=VALUE is due, as in F=1.5", at);
+        return dp_fail(DP_ERR_INVALID, "\"%.40s\": NAME=VALUE is expected, as in F=1.5", at);
     length = (size_t)(equals - at);
     while (length > 0 && strchr(" \t", at[length - 1]) != NULL)
         length--;
@@ -137,7 +138,7 @@ dp_status_t cost_keys_segments(const cost_keys_t *keys, dp_segment_costs_t *segm
     double layers = keys->given[LAYERS] ? keys->value[LAYERS] : 1.0;
 
     if (layers != floor(layers) || layers < 1.0 || layers > DP_SEGMENT_LAYERS)
-        return dp_fail(DP_ERR_INVALID, "LAYERS=%g: a whole number from 1 to %d is due", layers, DP_SEGMENT_LAYERS);
+        return dp_fail(DP_ERR_INVALID, "LAYERS=%g: a whole number from 1 to %d is expected", layers, DP_SEGMENT_LAYERS);
     segments.layers = (int32_t)layers;
     for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
         segments.f[s] = value[3 * s];

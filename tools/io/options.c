@@ -79,8 +79,8 @@ static int read_whole(const command_t *command, const option_row_t *row, void *m
     errno = 0;
     value = strtoll(text, &end, 10);
     if (end == text || *end != 0 || errno != 0 || (double)value < row->least || (double)value > row->most)
-        return command_usage(command, "--%s %s: a whole number from %.0f to %.0f is due", row->name, text, row->least,
-                             row->most);
+        return command_usage(command, "--%s %s: a whole number from %.0f to %.0f is expected", row->name, text,
+                             row->least, row->most);
     if (row->kind == OPTION_INT32)
         *(int32_t *)member = (int32_t)value;
     else
@@ -100,8 +100,9 @@ static int read_real(const command_t *command, const option_row_t *row, void *me
         return CMD_OK;
     }
     if (row->most == INFINITY)
-        return command_usage(command, "--%s %s: a number of %g or more is due", row->name, text, row->least);
-    return command_usage(command, "--%s %s: a number from %g to %g is due", row->name, text, row->least, row->most);
+        return command_usage(command, "--%s %s: a number of %g or more is expected", row->name, text, row->least);
+    return command_usage(command, "--%s %s: a number from %g to %g is expected", row->name, text, row->least,
+                         row->most);
 }
 
 static int read_choice(const command_t *command, const option_row_t *row, void *member, const char *text)
@@ -198,7 +199,8 @@ bool options_read(const command_t *command, const char *action, int argc, char *
 
 /* ---- help ---- */
 
-/* Text from column `column` on, continued at column `indent`; a command is continued behind a backslash. */
+/* Text from column `column` on, continued at column `indent`; a command is continued behind a
+ * backslash. */
 static void put_wrapped(FILE *to, const char *text, size_t length, int column, int indent, bool is_command)
 {
     const int most = COLUMNS - (is_command ? 2 : 0);

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * output.h: where a command writes: a file of its own, or standard output. */
+ * output.h: where a command writes: its own file, or standard output. */
 #ifndef DP_TOOLS_OUTPUT_H
 #define DP_TOOLS_OUTPUT_H
 
@@ -15,7 +15,8 @@ typedef struct output {
 dp_status_t output_open(output_t *output, const char *path);
 /* A dp_write_fn: user is the output_t. */
 dp_status_t output_write(void *output, const char *text, size_t bytes);
-/* Closes what was opened; a file is removed when `status`, or its writing, is a failure. Returns the first failure. */
+/* Closes what was opened; a file is removed when `status`, or its writing, is a failure. Returns
+ * the first failure. */
 dp_status_t output_close(output_t *output, dp_status_t status);
 
 /* A JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD. */

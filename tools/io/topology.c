@@ -34,7 +34,8 @@ static dp_status_t read_hosts(topology_t *t, const char *text)
         long host = strtol(text, &end, 10);
 
         if (end == text || *end != (r + 1 < n ? ',' : 0) || host < 0 || host >= DP_MAX_RANKS)
-            return dp_fail(DP_ERR_INVALID, "HOSTS: at \"%.40s\": numbers of hosts from 0 are due, a comma between two",
+            return dp_fail(DP_ERR_INVALID,
+                           "HOSTS: at \"%.40s\": numbers of hosts from 0, with commas between them, are expected",
                            text);
         t->hosts[r] = (int32_t)host;
         text = end + 1;
@@ -55,7 +56,7 @@ static dp_status_t read_value(topology_t *t, int key, const char *text)
         return read_hosts(t, text);
     end = cost_keys_number(text, &value);
     if (end == NULL || *end != 0)
-        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number of 0 or more is due", names[key], text);
+        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number of 0 or more is expected", names[key], text);
     if (key != RANKS_PER_HOST) {
         *values[key - NEAR_HOP] = value;
         return DP_OK;
@@ -63,7 +64,7 @@ static dp_status_t read_value(topology_t *t, int key, const char *text)
     t->per_host = value <= DP_MAX_RANKS ? (int32_t)value : 0;
     return t->per_host >= 1 && (double)t->per_host == value
                ? DP_OK
-               : dp_fail(DP_ERR_INVALID, "RANKS_PER_HOST=%.40s: a whole number from 1 to %d is due", text,
+               : dp_fail(DP_ERR_INVALID, "RANKS_PER_HOST=%.40s: a whole number from 1 to %d is expected", text,
                          DP_MAX_RANKS);
 }
 
@@ -81,10 +82,11 @@ static dp_status_t read_line(void *t, char *line)
     for (int key = 0; key < KEYS && equals != NULL; key++)
         if (strlen(names[key]) == (size_t)(equals - at) && strncmp(names[key], at, (size_t)(equals - at)) == 0)
             return read_value(t, key, equals + 1);
-    return dp_fail(DP_ERR_INVALID,
-                   "\"%.40s\": HOSTS, RANKS_PER_HOST, NEAR.HOP, NEAR.BANDWIDTH, FAR.HOP or FAR.BANDWIDTH is due, as in "
-                   "FAR.HOP=0.5",
-                   at);
+    return dp_fail(
+        DP_ERR_INVALID,
+        "\"%.40s\": HOSTS, RANKS_PER_HOST, NEAR.HOP, NEAR.BANDWIDTH, FAR.HOP or FAR.BANDWIDTH is expected, as in "
+        "FAR.HOP=0.5",
+        at);
 }
 
 static dp_status_t check(const topology_t *t, const char *path)
@@ -92,7 +94,7 @@ static dp_status_t check(const topology_t *t, const char *path)
     if (t->hosts != NULL && t->per_host > 0)
         return dp_fail(DP_ERR_INVALID, "%s: either HOSTS or RANKS_PER_HOST", path);
     if (t->hosts == NULL && t->per_host == 0)
-        return dp_fail(DP_ERR_INVALID, "%s: HOSTS=0,0,1,1 or RANKS_PER_HOST=2 is due", path);
+        return dp_fail(DP_ERR_INVALID, "%s: HOSTS=0,0,1,1 or RANKS_PER_HOST=2 is required", path);
     return DP_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_hosts.c: the keeper of `dualpipe run --hosts`: an agent on every host, reached by a command such as ssh; what
- * each is told, and what their news mean for the job. */
+ * run_hosts.c: the keeper of `dualpipe run --hosts`: an agent on every host, reached by a command
+ * such as ssh; what each is told, and what their news mean for the job. */
 #include "run_job.h"
 #include "run_site.h"
 #include "run_talk.h"
@@ -19,8 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOMENT_NS     500000000ll
-#define LAST_WORDS_NS 5000000000ll /* from the order to kill until an agent has done so and says it */
+#define MOMENT_NS 500000000ll
+/* from the order to kill until an agent has done so and says it */
+#define LAST_WORDS_NS 5000000000ll
 
 extern char **environ;
 
@@ -29,7 +30,8 @@ typedef struct host {
     pid_t pid;    /* of the command that reaches it, and of its process group */
     int to, news; /* its standard input, its standard error */
     int first, running;
-    bool ready, done, flushed, gone; /* done: its ranks are gone; flushed: so is all that they have printed */
+    /* done: its ranks are gone; flushed: so is all that they have printed */
+    bool ready, done, flushed, gone;
     talk_in_t in;
     talk_out_t out;
     int64_t heard_ns;
@@ -134,7 +136,8 @@ static void say_alive(work_t *w)
             tell(&w->hosts[i], "alive", "");
 }
 
-/* Settings of the library and of OpenMP are the same everywhere, but for what belongs to another job. */
+/* Settings of the library and of OpenMP are the same everywhere, but for what belongs to another
+ * job. */
 static bool is_exported(const char *variable)
 {
     static const char *const kept[] = {"DUALPIPE_LAUNCH=", "DUALPIPE_SECRET_FILE="};
@@ -162,7 +165,7 @@ static void tell_environment(const work_t *w, host_t *host)
     }
 }
 
-/* What the first host's name means here; it says whether that is an address of its own. */
+/* What the first host's name means here; it says whether that is its own address. */
 static void tell_address(const work_t *w, host_t *host)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
@@ -371,8 +374,8 @@ static void lose(work_t *w, host_t *host, const char *how)
     consider(w, &end);
 }
 
-/* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the end: until then its
- * number stands for its process group. */
+/* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the
+ * end: until then its number stands for its process group. */
 static bool has_ended(const work_t *w, host_t *host)
 {
     siginfo_t info = {0};
@@ -518,8 +521,9 @@ static bool all_flushed(const work_t *w)
     return true;
 }
 
-/* Agents whose input ends end their ranks, and have a moment to say so. The others hand over what was printed last,
- * which takes as long as somebody reads slowly; a signal or the end of our parent cuts that short. */
+/* Agents whose input ends end their ranks, and have a moment to say so. The others hand over what
+ * was printed last, which takes as long as somebody reads slowly; a signal or the end of our parent
+ * cuts that short. */
 static void leave(work_t *w)
 {
     int64_t until = run_now_ns() + LAST_WORDS_NS;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_relay.c: copies what the ranks print to our own output, whole lines at a time, each with its rank in front.
- * A thread of its own, because output may block for as long as nobody reads it. */
+ * run_relay.c: copies what the ranks print to our own output, whole lines at a time, each with its
+ * rank in front. Its own thread, because output may block for as long as nobody reads it. */
 #include "run_job.h"
 
 #include <errno.h>
@@ -16,10 +16,11 @@
 #include <unistd.h>
 
 #define READ_BYTES   65536
-#define LONGEST_LINE (1u << 20)        /* longer ones are cut in pieces */
-#define TAG_ROOM     (READ_BYTES + 64) /* a piece, with its tag and rank, is in one piece again elsewhere */
-#define TAG_OUT      '\1'
-#define TAG_ERR      '\2'
+#define LONGEST_LINE (1u << 20) /* longer ones are cut */
+/* a block, with its tag and rank, is whole again elsewhere */
+#define TAG_ROOM (READ_BYTES + 64)
+#define TAG_OUT  '\1'
+#define TAG_ERR  '\2'
 
 typedef struct stream {
     int fd, to, rank;
@@ -125,7 +126,8 @@ static bool grow(char **data, size_t *room, size_t wanted)
     return true;
 }
 
-/* Nobody reads our output any more: then those who write it hear of it, as they would without us in between. */
+/* Nobody reads our output any more: then those who write it hear of it, as they would without us in
+ * between. */
 static void lose_output(run_relay_t *relay, int to)
 {
     for (int i = 0; i < relay->count; i++)
@@ -161,8 +163,8 @@ static void put(run_relay_t *relay, const char *bytes, size_t count)
     relay->out_used += count;
 }
 
-/* A line of another host goes where its tag says. What else came that way, say from a start-up file of a shell there,
- * is no rank's. */
+/* A line of another host goes where its tag says. What else came that way, say from a start-up file
+ * of a shell there, is no rank's. */
 static bool take_tag(run_relay_t *relay, stream_t *stream, char tag)
 {
     int to = tag == TAG_OUT ? STDOUT_FILENO : STDERR_FILENO;

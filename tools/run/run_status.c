@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_status.c: asks jobs whose rank 0 lives on this host what their ranks are at: they listen on sockets without
- * files, "@dualpipe-<uid>-<pid>". */
+ * run_status.c: asks jobs whose rank 0 lives on this host what their ranks are at: they listen on
+ * sockets without files, "@dualpipe-<uid>-<pid>". */
 #include "run_status.h"
 
 #include <poll.h>
@@ -42,12 +42,12 @@ static bool descends_from(pid_t pid, pid_t of)
 static bool copy(int fd, FILE *to)
 {
     struct pollfd wait = {.fd = fd, .events = POLLIN};
-    char piece[4096];
+    char part[4096];
     ssize_t n = 0;
     bool any = false;
 
-    while (poll(&wait, 1, PATIENCE_MS) > 0 && (n = read(fd, piece, sizeof(piece))) > 0) {
-        fwrite(piece, 1, (size_t)n, to);
+    while (poll(&wait, 1, PATIENCE_MS) > 0 && (n = read(fd, part, sizeof(part))) > 0) {
+        fwrite(part, 1, (size_t)n, to);
         any = true;
     }
     return any;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_talk.c: lines between `dualpipe run` and its agents; control characters and % travel as %XX. */
+ * run_talk.c: lines between `dualpipe run` and its agents; control characters and % are sent as
+ * %XX. */
 #include "run_talk.h"
 
 #include <errno.h>

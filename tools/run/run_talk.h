@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_talk.h: what `dualpipe run` and its agents on other hosts say to each other: lines of a word and an argument.
+ * run_talk.h: what `dualpipe run` and its agents on other hosts say to each other: lines of a word
+ * and an argument.
  *
  * To the agent, on its standard input:
  *   name, secret, first, count, world, respawn, prefix, wdir, env, arg, address, hint
@@ -16,11 +17,12 @@
  *   alive                             every two seconds
  * From the agent, on its standard error, behind TALK_MARK:
  *   ready, listening ADDRESS PORT     the order is understood
- *   end RANK PID HOW STATUS           a rank has ended, or could not be started again after that end
+ *   end RANK PID HOW STATUS           a rank has ended, or could not be started again after that
+ *                                     end
  *   again RANK PID HOW STATUS NEWPID  it was started again
  *   nothing ERRNO                     the program cannot be executed
  *   says TEXT                         for people
- *   status TEXT                       a line of what the ranks are at
+ *   status TEXT                       a line of what each rank is doing
  *   done                              all have ended and nothing of them is left
  *   flushed                           what they have printed is handed over
  *   alive
@@ -36,13 +38,14 @@
 #define TALK_ALIVE_NS   2000000000ll
 #define TALK_SILENCE_NS 15000000000ll
 
-/* Lines that come in pieces. */
+/* Lines that come in parts. */
 typedef struct talk_in {
     char *text;
     size_t used, room, taken;
 } talk_in_t;
 
-/* Reads what there is. 1: something came; 0: nothing for now; -1: the other side is gone, or no memory. */
+/* Reads what there is. 1: something came; 0: nothing for now; -1: the other side is gone, or no
+ * memory. */
 int talk_read(talk_in_t *in, int fd);
 /* The next whole line, without its end; NULL: none. Valid until the next talk_read. */
 char *talk_line(talk_in_t *in);

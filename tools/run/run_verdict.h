@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_verdict.h: which of the ends that are seen is the job's first cause, which rank is started again instead, and how
- * long the others have. */
+ * run_verdict.h: which of the ends that are seen is the job's first cause, which rank is started
+ * again instead, and how long the others have. */
 #ifndef DP_TOOLS_RUN_VERDICT_H
 #define DP_TOOLS_RUN_VERDICT_H
 
@@ -42,8 +42,8 @@ run_end_t run_end_of(const siginfo_t *info, int rank);
 void run_end_write(const run_end_t *end, char *text, size_t bytes);
 
 void run_verdict_open(run_verdict_t *v, const run_options_t *options);
-/* A rank that was ended by a signal may be started again, as long as nobody has ended of his own accord and nobody has
- * asked for the end. true: it counts as started again. */
+/* A rank that was ended by a signal may be started again, as long as nobody has ended by itself and
+ * nobody has asked for the end. true: it counts as started again. */
 bool run_verdict_replace(run_verdict_t *v, const run_end_t *end);
 /* Says that it was. */
 void run_verdict_replaced(run_verdict_t *v, const run_end_t *end, pid_t pid);
@@ -53,7 +53,8 @@ void run_verdict_consider(run_verdict_t *v, const run_end_t *end);
 /* Says who it was; at once, or when it is time. */
 void run_verdict_decide(run_verdict_t *v);
 void run_verdict_decide_in_time(run_verdict_t *v);
-/* A signal that asks for the end came. true: it is to be passed on; false: it is the second, and all are killed. */
+/* A signal that asks for the end came. true: it is to be passed on; false: it is the second, and
+ * all are killed. */
 bool run_verdict_signal(run_verdict_t *v, int number);
 /* true, once: the deadline has passed with `running` ranks left. */
 bool run_verdict_overdue(run_verdict_t *v, int running);

@@ -40,7 +40,7 @@ static int read_comm(const command_t *command, const option_row_t *row, void *in
 
     (void)row;
     if (args->comm != NULL)
-        return command_usage(command, "--comm: once is due; join two with |");
+        return command_usage(command, "--comm may be given once; join two with |");
     if (dp__trace_regex(text, &regex) != DP_OK)
         return command_usage(command, "--comm: %s", dp_last_error());
     regfree(&regex);
@@ -157,11 +157,11 @@ static bool find_action(const char *word, trace_action_t *action_out)
 static int check(const trace_args_t *args)
 {
     if (args->nfiles == 0)
-        return command_usage(&command_trace, "%s: a trace is due", action_names[args->action]);
+        return command_usage(&command_trace, "%s: a trace is missing", action_names[args->action]);
     if (args->nfiles > 1 && args->action != TRACE_MERGE)
         return command_usage(&command_trace, "%s: one operand too many", args->files[1]);
     if (args->action == TRACE_VIEW && args->output == NULL)
-        return command_usage(&command_trace, "view: --output PAGE.html is due");
+        return command_usage(&command_trace, "view: --output PAGE.html is required");
     return CMD_OK;
 }
 
@@ -183,6 +183,7 @@ bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out)
         return false;
     args->files = argv + optind;
     args->nfiles = argc - optind;
-    *exit_out = has_action ? check(args) : command_usage(&command_trace, "one of overlap, costs, merge, view is due");
+    *exit_out =
+        has_action ? check(args) : command_usage(&command_trace, "one of overlap, costs, merge, view is required");
     return *exit_out == CMD_OK;
 }

@@ -25,7 +25,7 @@ typedef struct process {
 typedef struct part {
     const char *path;
     dp__trace_head_t head;
-    int64_t rank;  /* of the whole file; -1: its processes have ranks of their own */
+    int64_t rank;  /* of the whole file; -1: its processes have their own ranks */
     int64_t first; /* start of the first record of a device, ns */
     int64_t shift; /* to be added to all times, ns */
     bool has_device, ranked;
@@ -112,7 +112,8 @@ static bool rank_is_taken(const merging_t *merging, int upto, int64_t rank)
     return false;
 }
 
-/* Of the profiler's own word; else by position. Files of ours, and merged ones, have ranks inside. */
+/* Of the profiler's own word; else by position. Files of ours, and merged ones, have ranks
+ * inside. */
 static dp_status_t choose_ranks(merging_t *merging)
 {
     for (int p = 0; p < merging->nparts; p++) {
@@ -189,7 +190,8 @@ static void edit_start(const part_t *part, const dp__trace_event_t *event, edit_
              abs((int)(ns % 1000)));
 }
 
-/* Arrows of one file must not end in another: numbers get the file's number in front, in bits that doubles keep. */
+/* Arrows of one file must not end in another: numbers get the file's number in front, in bits that
+ * doubles keep. */
 static void edit_id(const merging_t *merging, const dp__trace_event_t *event, edit_t *edit)
 {
     char *end;
@@ -312,7 +314,8 @@ dp_status_t trace_merge_check(const trace_args_t *args)
         if (strcmp(args->files[p], "-") == 0)
             return dp_fail(DP_ERR_INVALID, "merge reads its files twice: standard input does not do");
         if (stat(args->files[p], &file) == 0 && !S_ISREG(file.st_mode) && !S_ISDIR(file.st_mode))
-            return dp_fail(DP_ERR_INVALID, "%s: merge reads its files twice: a regular file is due", args->files[p]);
+            return dp_fail(DP_ERR_INVALID, "%s: merge reads its files twice, so it needs regular files",
+                           args->files[p]);
         if (has_output && stat(args->files[p], &file) == 0 && file.st_dev == output.st_dev &&
             file.st_ino == output.st_ino)
             return dp_fail(DP_ERR_INVALID, "%s would be overwritten", args->files[p]);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace_view.c: fills trace_page.html with a trace. Records are six numbers each: start and length, name, range,
- * blocks, marks; starts are differences, so that most numbers are short. */
+ * trace_view.c: fills trace_page.html with a trace. Records are six numbers each: start and length,
+ * name, range, blocks, marks; starts are differences, so that most numbers are short. */
 #include "trace_view.h"
 
 #include <inttypes.h>
@@ -19,7 +19,8 @@ static const char page[] = {
 #include "tools/trace/trace_page.inc"
 };
 
-enum { MARK_SECOND = 1, MARK_PAIR = 2 }; /* of the second direction; times its number: of an overlapped pair or braid */
+/* of the second direction; times its number: of an overlapped pair or braid */
+enum { MARK_SECOND = 1, MARK_PAIR = 2 };
 enum { MOST_STEPS = 1024 };
 
 typedef struct writer {
@@ -122,7 +123,8 @@ static dp_status_t put_groups(const writer_t *writer)
 
 /* ---- lanes ---- */
 
-/* The annotation's number within its rank, or, of ours, that of the kind of span behind all annotations. */
+/* The annotation's number within its rank, or, of ours, that of the kind of span behind all
+ * annotations. */
 static uint32_t range_number(writer_t *writer, const dp__trace_record_t *record, uint32_t *nranges,
                              uint32_t **groups_of, size_t *room)
 {
@@ -290,7 +292,8 @@ static dp_status_t put_rank(writer_t *writer, const dp__trace_overlap_rank_t *ra
     return status;
 }
 
-/* The steps of a run of ours, "[number, start, end]" each; none where there are too many to choose from. */
+/* The steps of a run of ours, "[number, start, end]" each; none where there are too many to choose
+ * from. */
 static void put_steps(const writer_t *writer)
 {
     struct {
@@ -368,7 +371,7 @@ dp_status_t trace_view_put(const dp__trace_overlap_t *overlap, const char *title
     dp_status_t status;
 
     if (overlap->trace->nrecords > MOST_RECORDS)
-        return dp_fail(DP_ERR_REJECTED, "%zu records, and browsers do not get on with more than %u: view fewer steps",
+        return dp_fail(DP_ERR_REJECTED, "%zu records, and browsers cannot show more than %u: view fewer steps",
                        overlap->trace->nrecords, MOST_RECORDS);
     writer.bidirectional = dp__trace_is_bidirectional(overlap->trace);
     writer.names = calloc(names + 1, sizeof(*writer.names));

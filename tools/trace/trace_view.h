@@ -7,7 +7,8 @@
 #include "tools/io/output.h"
 #include "trace/overlap.h"
 
-/* The page needs no network and no other file. DP_ERR_REJECTED: more records than a browser gets on with. */
+/* The page needs no network and no other file. DP_ERR_REJECTED: more records than a browser can
+ * show. */
 dp_status_t trace_view_put(const dp__trace_overlap_t *overlap, const char *title, output_t *output);
 
 #endif

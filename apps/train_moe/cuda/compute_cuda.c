@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * compute_cuda.c: the trainer's own computations (../compute.h) on a CUDA device: a plugin that is not the library's,
- * with an interface the library has never heard of. Kernels in train_moe.cu, matrix products through cuBLASLt. */
+ * compute_cuda.c: the trainer's own computations (../compute.h) on a CUDA device: a plugin that is
+ * not the library's, with an interface the library has never heard of. Kernels in train_moe.cu,
+ * matrix products through cuBLASLt. */
 #include <string.h>
 
 #include "../compute.h"
@@ -86,7 +87,8 @@ static CUstream native(const compute_t *c, dp_stream_t *s)
 #define LAUNCH(kernel, grid, block, ...)                                                                               \
     cuda_launch(c->host, c->cu, c->k.kernel, grid, block, 0, native(c, s), __VA_ARGS__)
 
-/* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, and the tokens ---- */
+/* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, and the tokens
+ * ---- */
 
 static size_t tensor_bytes(const compute_t *c, int tokens)
 {
@@ -119,7 +121,8 @@ static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t
                   &tokens, &dy, &T, &c->d);
 }
 
-/* ---- head: products run over a prepared length, so that n and dlogits are zeros behind the tokens ---- */
+/* ---- head: products run over a prepared length, so that n and dlogits are zeros behind the tokens
+ * ---- */
 
 static uint32_t length_of(const compute_t *c, const dp_segment_call_t *call)
 {
@@ -276,11 +279,11 @@ static dp_status_t balance(compute_t *c, double rate, const adamw_tensor_t *bias
 
 static dp_status_t sum_of_squares(compute_t *c, const void *values, size_t count, double *sums_out, dp_stream_t *s)
 {
-    const size_t pieces = (count + DP_SHARD_PIECE - 1) / DP_SHARD_PIECE;
-    int piece = DP_SHARD_PIECE;
+    const size_t blocks = (count + DP_SHARD_PIECE - 1) / DP_SHARD_PIECE;
+    int part = DP_SHARD_PIECE;
 
-    return LAUNCH(squares, CUDA_DIM((unsigned)(pieces < 8 * SUM_BLOCKS ? pieces : 8 * SUM_BLOCKS)), CUDA_DIM(THREADS),
-                  &values, &count, &piece, &sums_out);
+    return LAUNCH(squares, CUDA_DIM((unsigned)(blocks < 8 * SUM_BLOCKS ? blocks : 8 * SUM_BLOCKS)), CUDA_DIM(THREADS),
+                  &values, &count, &part, &sums_out);
 }
 
 /* ---- open and close ---- */
@@ -339,7 +342,8 @@ static dp_status_t prepare_products(compute_t *c)
     return status < 0 ? status : each_length(c, NULL, NULL);
 }
 
-/* Runs each product once on zeros, so that its kernel is loaded before the first step: see gemm.h. */
+/* Runs each product once on zeros, so that its kernel is loaded before the first step: see
+ * gemm.h. */
 static dp_status_t warm_up(compute_t *c)
 {
     const size_t T = (size_t)c->T, d = (size_t)c->d, rows = T > d ? T : d, columns = d > VOCAB ? d : VOCAB;

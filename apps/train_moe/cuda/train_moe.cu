@@ -198,16 +198,16 @@ CUDA_DEVICE void balance(cuda_sum_t<E> rate, E *bias, cuda_sum_t<E> *master, con
     }
 }
 
-/* sums[i] = sum of squares of piece i; a block for each piece, or for several. */
-template <typename A> CUDA_DEVICE void squares(const A *values, size_t count, int piece, double *sums)
+/* sums[i] = sum of squares of part i; a block of threads for each part, or for several. */
+template <typename A> CUDA_DEVICE void squares(const A *values, size_t count, int part, double *sums)
 {
     __shared__ double room[32];
 
-    for (size_t k = blockIdx.x; k * piece < count; k += gridDim.x) {
-        const size_t end = count - k * piece < (size_t)piece ? count : (k + 1) * piece;
+    for (size_t k = blockIdx.x; k * part < count; k += gridDim.x) {
+        const size_t end = count - k * part < (size_t)part ? count : (k + 1) * part;
         double sum = 0;
 
-        for (size_t i = k * piece + threadIdx.x; i < end; i += blockDim.x)
+        for (size_t i = k * part + threadIdx.x; i < end; i += blockDim.x)
             sum += (double)values[i] * (double)values[i];
         sum = cuda_block_sum(sum, room);
         if (threadIdx.x == 0)
@@ -272,9 +272,9 @@ extern "C" __global__ void train_moe_sum(const double *values, int count, double
     {                                                                                                                  \
         balance<E>(rate, bias, master, counts, experts);                                                               \
     }                                                                                                                  \
-    extern "C" __global__ void train_moe_squares_##name(const A *values, size_t count, int piece, double *sums)        \
+    extern "C" __global__ void train_moe_squares_##name(const A *values, size_t count, int part, double *sums)         \
     {                                                                                                                  \
-        squares<A>(values, count, piece, sums);                                                                        \
+        squares<A>(values, count, part, sums);                                                                         \
     }
 
 KERNELS(float, float, f32)

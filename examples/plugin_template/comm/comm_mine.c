@@ -1,18 +1,23 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_mine.c: a transport to start from: ranks of one host, as threads or processes, over shared memory.
+ * comm_mine.c: a transport to start from: ranks of one host, as threads or processes, over shared
+ * memory.
  *
- * A rank makes its memory in `open` and in each `start`, as a file without a name, and maps that of every other rank.
- * In front lies a directory of areas. Whoever receives owns all that a transfer needs: slots, in front of each a head
- * with the counter `published`, and one counter `freed`. A sender waits for `freed`, writes straight into the slot and
- * posts `published`. Counters only grow, and each is posted by one rank alone.
+ * A rank makes its memory in `open` and in each `start`, as a file without a name, and maps that of
+ * every other rank. In front lies a directory of areas. Whoever receives owns all that a transfer
+ * needs: slots, in front of each a head with the counter `published`, and one counter `freed`. A
+ * sender waits for `freed`, writes straight into the slot and posts `published`. Counters only
+ * grow, and each is posted by one rank alone.
  *
- *   AREA_BASE     met[n], staged[n]: counters by the rank that posts them; then two buffers for sums
+ *   AREA_BASE     met[n], staged[n]: counters by the rank that posts them; then two buffers for
+ *                 sums
  *   AREA_INBOX    receiving end of a channel: freed, then slots of head and data
- *   AREA_OUTBOX   sending end of a channel: nothing but its line in the directory, for the peer to compare
+ *   AREA_OUTBOX   sending end of a channel: nothing but its line in the directory, for the peer to
+ *                 compare
  *   AREA_ROWS     an exchange: freed, heads by slot and sender, rows by slot and sender
  *
- * One-sided: a send needs no help of the receiver as long as there is a free slot. Ranks of a job trust each other. */
+ * One-sided: a send needs no help of the receiver as long as there is a free slot. Ranks of a job
+ * trust each other. */
 #define _GNU_SOURCE /* memfd_create */
 #include <dualpipe/comm.h>
 
@@ -26,7 +31,7 @@
 
 #define LINE        64 /* counters that different ranks post share no cache line */
 #define LABEL_BYTES 64
-#define PIECE_BYTES (1 << 18) /* of a sum at a time */
+#define SLICE_BYTES (1 << 18) /* of a sum at a time */
 
 typedef union line {
     dp_signal_t signal;
@@ -43,14 +48,14 @@ typedef union head {
     char bytes[LINE];
 } head_t;
 
-/* In front of a piece of a sum: what it belongs to. */
-typedef union piece {
+/* In front of a slice of a sum: what it belongs to. */
+typedef union slice {
     struct {
         uint64_t count;
         uint32_t number, dtype;
     };
     char bytes[LINE];
-} piece_t;
+} slice_t;
 
 enum { AREA_BASE, AREA_INBOX, AREA_OUTBOX, AREA_ROWS };
 
@@ -84,8 +89,8 @@ struct dp_comm {
     const dp_device_vt_t *device_vt;
     char name[LABEL_BYTES];
     int32_t rank, nranks, *world; /* world[nranks]: for messages */
-    size_t piece_bytes, memory_bytes;
-    uint32_t rounds, meetings, sums, pieces; /* so far; pieces is the stream's */
+    size_t slice_bytes, memory_bytes;
+    uint32_t rounds, starts, sums, slices; /* so far; slices is the stream's */
     round_t *round;
     unsigned char **base; /* [nranks] AREA_BASE of each rank */
     dp_channel_end_t *ends;
@@ -169,12 +174,11 @@ static dp_status_t meet(dp_comm_t *comm)
 {
     dp_status_t status = DP_OK;
 
-    comm->meetings++;
+    comm->starts++;
     for (int32_t p = 0; p < comm->nranks; p++)
-        post(comm, base_lines(comm, p) + comm->rank, comm->meetings);
+        post(comm, base_lines(comm, p) + comm->rank, comm->starts);
     for (int32_t p = 0; p < comm->nranks && status >= 0; p++)
-        status =
-            await(comm, &base_lines(comm, comm->rank)[p].signal, comm->meetings, "meeting", "start", comm->meetings, p);
+        status = await(comm, &base_lines(comm, comm->rank)[p].signal, comm->starts, "start", "start", comm->starts, p);
     return status;
 }
 
@@ -239,8 +243,8 @@ static dp_status_t map(dp_comm_t *comm, round_t *round, int32_t rank)
     return DP_OK;
 }
 
-/* The memory of all ranks for these areas of ours. Whatever is found out about it later, all have mapped all of it when
- * this returns: a rank that then fails takes nothing away from another. */
+/* The memory of all ranks for these areas of ours. Whatever is found out about it later, all have
+ * mapped all of it when this returns: a rank that then fails takes nothing away from another. */
 static dp_status_t join(dp_comm_t *comm, area_t *areas, uint32_t count)
 {
     round_t *round = take(comm, sizeof(*round) + (size_t)comm->nranks * sizeof(round->of[0]));
@@ -256,7 +260,8 @@ static dp_status_t join(dp_comm_t *comm, area_t *areas, uint32_t count)
         if (p != comm->rank)
             status = map(comm, round, p);
     for (int32_t p = 0; p < comm->nranks && status >= 0 && comm->rounds == 1; p++)
-        comm->base[p] = round->of[p].base + areas[0].offset; /* in the first round AREA_BASE is all there is */
+        /* in the first round AREA_BASE is all there is */
+        comm->base[p] = round->of[p].base + areas[0].offset;
     if (status >= 0)
         status = meet(comm);
     if (status >= 0) {
@@ -305,7 +310,8 @@ static void mine_close(dp_comm_t *comm)
         comm->round = round->next;
         for (int32_t p = 0; p < comm->nranks; p++)
             if (round->of[p].base != NULL)
-                munmap(round->of[p].base, round->of[p].bytes); /* ours too: peers have mappings of their own */
+                /* ours too: peers have their own mappings */
+                munmap(round->of[p].base, round->of[p].bytes);
         if (round->fd >= 0)
             close(round->fd);
         give(comm, round);
@@ -363,7 +369,7 @@ static dp_status_t mine_open(const dp_host_t *host, const dp_comm_config_t *conf
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     comm->rank = config->rank;
     comm->nranks = config->nranks;
-    comm->piece_bytes = up(config->reduce_bytes > 0 ? config->reduce_bytes / 2 + 1 : PIECE_BYTES, LINE);
+    comm->slice_bytes = up(config->reduce_bytes > 0 ? config->reduce_bytes / 2 + 1 : SLICE_BYTES, LINE);
     comm->world = take(comm, n * sizeof(*comm->world));
     comm->base = take(comm, n * sizeof(*comm->base));
     if (comm->world == NULL || comm->base == NULL) {
@@ -371,8 +377,8 @@ static dp_status_t mine_open(const dp_host_t *host, const dp_comm_config_t *conf
         return DP_FAIL(host, DP_ERR_NOMEM, "comm_mine: no memory for %zu ranks", n);
     }
     memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
-    area.unit = comm->piece_bytes;
-    area.bytes = 2 * n * sizeof(line_t) + 2 * (sizeof(piece_t) + comm->piece_bytes);
+    area.unit = comm->slice_bytes;
+    area.bytes = 2 * n * sizeof(line_t) + 2 * (sizeof(slice_t) + comm->slice_bytes);
     status = join(comm, &area, 1);
     for (int32_t p = 0; p < comm->nranks && status >= 0; p++)
         status = find(comm, p, &area, "open", &comm->base[p]);
@@ -501,7 +507,7 @@ static dp_status_t run_recv(void *arg)
         return DP_OK;
     return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
                    "rank %d: \"%s\" of rank %d brought message %u, step %u, micro-batch %d, %u bytes; message %u, step "
-                   "%u, micro-batch %d, %u bytes was due",
+                   "%u, micro-batch %d, %u bytes was expected",
                    comm->world[comm->rank], end->label, comm->world[end->peer], found->number, found->step,
                    found->microbatch, found->bytes, t->tag.number, t->tag.step, t->tag.microbatch, t->tag.bytes);
 }
@@ -514,7 +520,8 @@ static dp_status_t run_release(void *arg)
     return DP_OK;
 }
 
-/* Refuses what the caller must not ask for: before start, on the wrong end, out of order, too large. */
+/* Refuses what the caller must not ask for: before start, on the wrong end, out of order, too
+ * large. */
 static dp_status_t check(const dp_channel_end_t *end, const char *call, int32_t sender, uint64_t next, uint64_t limit,
                          const dp_message_tag_t *tag)
 {
@@ -656,7 +663,7 @@ typedef struct swap {
     uint64_t number;
 } swap_t;
 
-/* All counts are looked at before any row travels: what does not fit is not sent in part. */
+/* All counts are checked before any row is sent: what does not fit is not sent in part. */
 static dp_status_t check_counts(const swap_t *w)
 {
     const dp_comm_t *comm = w->x->comm;
@@ -812,10 +819,10 @@ typedef struct sum {
     uint32_t number;
 } sum_t;
 
-static piece_t *staging(const dp_comm_t *comm, int32_t rank, uint32_t piece)
+static slice_t *staging(const dp_comm_t *comm, int32_t rank, uint32_t slice)
 {
-    return (piece_t *)(void *)(comm->base[rank] + 2 * (size_t)comm->nranks * sizeof(line_t) +
-                               piece % 2 * (sizeof(piece_t) + comm->piece_bytes));
+    return (slice_t *)(void *)(comm->base[rank] + 2 * (size_t)comm->nranks * sizeof(line_t) +
+                               slice % 2 * (sizeof(slice_t) + comm->slice_bytes));
 }
 
 static void add(void *to, const void *from, size_t count, dp_dtype_t dtype)
@@ -826,17 +833,18 @@ static void add(void *to, const void *from, size_t count, dp_dtype_t dtype)
         else if (dtype == DP_F64)
             ((double *)to)[i] += ((const double *)from)[i];
         else
-            ((uint64_t *)to)[i] += ((const uint64_t *)from)[i]; /* wraps, as DP_I64 does in two's complement */
+            /* wraps, as DP_I64 does in two's complement */
+            ((uint64_t *)to)[i] += ((const uint64_t *)from)[i];
 }
 
-/* Stages our part of a piece and, when all have, adds all parts from rank 0 on. A buffer is used again two pieces
- * later: whoever has staged the piece in between has done with this one. */
-static dp_status_t sum_piece(const sum_t *r, unsigned char *data, size_t count)
+/* Stages our part of a slice and, when all have, adds all parts from rank 0 on. A buffer is used
+ * again two slices later: whoever has staged the slice in between has done with this one. */
+static dp_status_t sum_slice(const sum_t *r, unsigned char *data, size_t count)
 {
     dp_comm_t *comm = r->comm;
     const size_t bytes = count * dp_dtype_bytes(r->dtype);
-    const uint32_t q = comm->pieces;
-    piece_t *ours = staging(comm, comm->rank, q);
+    const uint32_t q = comm->slices;
+    slice_t *ours = staging(comm, comm->rank, q);
     dp_status_t status;
 
     ours->count = r->count;
@@ -847,7 +855,7 @@ static dp_status_t sum_piece(const sum_t *r, unsigned char *data, size_t count)
     for (int32_t p = 0; p < comm->nranks; p++)
         post(comm, base_lines(comm, p) + comm->nranks + comm->rank, q + 1);
     for (int32_t p = 0; p < comm->nranks; p++) {
-        const piece_t *part = staging(comm, p, q);
+        const slice_t *part = staging(comm, p, q);
 
         status = await(comm, &base_lines(comm, comm->rank)[comm->nranks + p].signal, q + 1, "sum", "all_reduce",
                        r->number, p);
@@ -863,21 +871,21 @@ static dp_status_t sum_piece(const sum_t *r, unsigned char *data, size_t count)
         else if (bytes > 0)
             memcpy(data, part + 1, bytes);
     }
-    comm->pieces = q + 1;
+    comm->slices = q + 1;
     return DP_OK;
 }
 
 static dp_status_t run_sum(void *arg)
 {
     const sum_t *r = arg;
-    const size_t unit = dp_dtype_bytes(r->dtype), most = r->comm->piece_bytes / unit;
+    const size_t unit = dp_dtype_bytes(r->dtype), most = r->comm->slice_bytes / unit;
     size_t at = 0;
     dp_status_t status;
 
-    do { /* at least one piece: ranks that give different counts find out */
+    do { /* at least one slice: ranks that give different counts find out */
         const size_t count = r->count - at < most ? r->count - at : most;
 
-        status = sum_piece(r, r->data + at * unit, count);
+        status = sum_slice(r, r->data + at * unit, count);
         at += count;
     } while (at < r->count && status >= 0);
     return status;

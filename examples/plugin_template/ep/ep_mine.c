@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ep_mine.c: what carries the rows of experts, to start from: ep.h's four calls written down plainly over the exchanges
- * of any dp.comm/1, for devices whose streams run host functions on host memory. Correct and slow.
+ * ep_mine.c: dispatch and combine, to start from: ep.h's four calls written down plainly over the
+ * exchanges of any dp.comm/1, for devices whose streams run host functions on host memory. Correct
+ * and slow.
  *
- * A row travels for each (token, choice), with a head in front, in one exchange that has `pair_rows` places for each
- * pair of ranks. Rows for rank p, and rows that came from it, lie from place p * pair_rows on, in the order of tokens,
- * and go back to the place that they came from. So dispatch makes two lists, the place of each choice's row at the
- * tokens' owner, and at the experts the place of each received row in the order of the header; every call is: pack by
- * one list, exchange, take by the other. */
+ * One row is sent for each (token, choice), with a head in front, in one exchange that has
+ * `pair_rows` places for each pair of ranks. Rows for rank p, and rows that came from it, lie from
+ * place p * pair_rows on, in the order of tokens, and go back to the place that they came from. So
+ * dispatch makes two lists, the place of each choice's row at the tokens' owner, and at the experts
+ * the place of each received row in the order of the header; every call is: pack by one list,
+ * exchange, take by the other. */
 #include <dualpipe/ep.h>
 
 #include <string.h>
@@ -77,10 +79,11 @@ typedef struct call {
     dp_ep_t *ep;
     int32_t call, from, to; /* DISPATCH ...; the end that rows leave, the end that they come to */
     dp_ep_io_t io;
-    const char *weights; /* or their gradients, of weight_bytes each; NULL: they do not travel */
+    const char *weights; /* or their gradients, of weight_bytes each; NULL: they are not sent */
     char *weights_out;
     size_t weight_bytes;
-    const char *came;      /* what the exchange brought: pair_rows places for each rank, counts of them used */
+    /* what the exchange brought: pair_rows places for each rank, counts of them used */
+    const char *came;
     const int32_t *counts; /* [ranks] */
 } call_t;
 
@@ -167,7 +170,7 @@ static dp_status_t run_pack(void *arg)
         head_t *row = row_at(ep, c->io.scratch, (size_t)s.places[c->from][i]);
         const size_t data = c->from == OWNER ? i / ep->k : i;
 
-        memset(row, 0, ep->row_bytes); /* no byte travels unset */
+        memset(row, 0, ep->row_bytes); /* no byte is sent unset */
         row->call = c->call;
         if (c->from == OWNER)
             row->expert = c->io.experts[i] % (int32_t)ep->local;

@@ -1,11 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_mine.c: a mixture-of-experts plugin to start from: moe.h's formula written down plainly, one row at a time in
- * double, for devices whose streams run host functions on host memory. Correct and slow.
+ * moe_mine.c: a mixture-of-experts plugin to start from: moe.h's formula written down plainly, one
+ * row at a time in double, for devices whose streams run host functions on host memory. Correct and
+ * slow.
  *
- * A row travels for each (token, chosen expert), to the expert's rank and back, by two exchanges: `out` in dispatch and
- * combine_backward, `back` in combine and dispatch_backward. Rows for a rank lie in the order of tokens, and come back
- * in the order in which they went, so that (token, choice) finds its row by counting. */
+ * One row is sent for each (token, chosen expert), to the expert's rank and back, by two exchanges:
+ * `out` in dispatch and combine_backward, `back` in combine and dispatch_backward. Rows for a rank
+ * lie in the order of tokens, and come back in the order in which they went, so that (token,
+ * choice) finds its row by counting. */
 #include <dualpipe/moe.h>
 
 #include <math.h>
@@ -36,23 +38,26 @@ struct dp_moe {
     double scale, alpha, eps;
     size_t tokens, d, experts, k, f, shared; /* shared: width of all shared experts */
     size_t ranks, rank, local;               /* local: experts of each rank */
-    size_t pair_rows, rows;                  /* most that one rank sends to another; that arrive in all */
+    /* most that one rank sends to another; that arrive in all */
+    size_t pair_rows, rows;
     size_t row_bytes;
-    size_t router, bias, shared_at, experts_at, count; /* parameters: elements from their start, where the norm is */
+    /* parameters: elements from their start, where the norm is */
+    size_t router, bias, shared_at, experts_at, count;
     size_t saved_bytes, work_bytes, scratch_bytes;
     char (*names)[32]; /* [local][3] */
 };
 
 /* What a micro-batch keeps. */
 typedef struct saved {
-    double *h, *rstd;        /* [T, d], [T] 1 / rms(h) */
-    double *scores;          /* [T, E]; gradients of the logits from route_backward_input on */
-    double *weights;         /* [T, k] of the chosen */
-    double *dy, *dnorm;      /* [T, d], [d]: left for backward_weight */
-    double *x, *dx;          /* [rows, d] what came by dispatch, and by combine_backward */
-    double *row_weight;      /* [rows] */
-    int32_t *row_expert;     /* [rows] */
-    int32_t *chosen, *place; /* [T, k] expert; number of its row among those for the expert's rank */
+    double *h, *rstd;    /* [T, d], [T] 1 / rms(h) */
+    double *scores;      /* [T, E]; gradients of the logits from route_backward_input on */
+    double *weights;     /* [T, k] of the chosen */
+    double *dy, *dnorm;  /* [T, d], [d]: left for backward_weight */
+    double *x, *dx;      /* [rows, d] what came by dispatch, and by combine_backward */
+    double *row_weight;  /* [rows] */
+    int32_t *row_expert; /* [rows] */
+    /* [T, k] expert; number of its row among those for the expert's rank */
+    int32_t *chosen, *place;
     int32_t *sent, *sent_at; /* [ranks] rows for each rank, and where they begin */
     int32_t *came, *came_at; /* [ranks] the same of rows that arrived */
 } saved_t;
@@ -197,7 +202,8 @@ static void glu(const dp_moe_t *m, const void *params, size_t at, size_t f, cons
         t->act[j] = t->gate[j] / (1 + exp(-t->gate[j])) * t->up[j];
 }
 
-/* From dy to the gradients of gate and up, which replace them, times `weight`; returns the gradient of the weight. */
+/* From dy to the gradients of gate and up, which replace them, times `weight`; returns the gradient
+ * of the weight. */
 static double glu_back(const dp_moe_t *m, const void *params, size_t at, size_t f, const double *n, const double *dy,
                        double weight, scratch_t *t)
 {
@@ -249,7 +255,8 @@ static head_t *row_of(const dp_moe_t *m, const char *rows, size_t row)
     return (head_t *)(void *)(rows + row * m->row_bytes);
 }
 
-/* Number of the row of (token, choice) `at` when rows begin at first[p] for rank p, or at p * pair_rows. */
+/* Number of the row of (token, choice) `at` when rows begin at first[p] for rank p, or at p *
+ * pair_rows. */
 static size_t row_for(const dp_moe_t *m, const saved_t *s, size_t at, const int32_t *first)
 {
     const size_t p = (size_t)s->chosen[at] / m->local;

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * profiler_mine.c: a profiler to start from. A real one asks a tracing library of its device what ran, and hands
- * `begin` on to it as a range; this one knows only what it sees itself: how long the calls took that put an operation's
- * work on its streams. Each thread that calls begin is a "stream" of its own. */
+ * profiler_mine.c: a profiler to start from. A real one asks a tracing library of its device what
+ * ran, and hands `begin` on to it as a range; this one knows only what it sees itself: how long the
+ * calls took that put an operation's work on its streams. Each thread that calls begin is its own
+ * "stream". */
 #include <dualpipe/profiler.h>
 
 #include <pthread.h>

@@ -26,14 +26,14 @@ def call(function: str, *arguments) -> None:
 
 def written(function: str, *arguments) -> str:
     """What a function writes through the dp_write_fn that follows `arguments`."""
-    pieces = []
+    parts = []
 
     def write(_user, text, count):
-        pieces.append(c.string_at(text, count))
+        parts.append(c.string_at(text, count))
         return 0
 
     call(function, *arguments, Write(write), None)
-    return b"".join(pieces).decode()
+    return b"".join(parts).decode()
 
 
 class Sized(c.Structure):

@@ -74,7 +74,7 @@ def balance(weight: Any, physical_to_logical: Any, num_groups: int, num_nodes: i
 
 def _options(policy: str, distinct: bool, search_steps: int, seed: int) -> _c.EplbOptions:
     if policy not in _POLICIES:
-        raise ValueError(f'policy "{policy}": "auto", "hierarchical" or "global" is due')
+        raise ValueError(f'policy "{policy}": "auto", "hierarchical" or "global" is required')
     return _c.EplbOptions(policy=_POLICIES[policy], distinct=distinct, search_steps=search_steps, seed=seed)
 
 
@@ -125,12 +125,12 @@ def _rows(rows: Any, code: str, what: str):
             lists = [list(row) for row in rows]
             flat = array(code, [value for row in lists for value in row])
         except (TypeError, OverflowError) as error:
-            raise ValueError(f"{what}: a matrix of numbers is due ({error})") from None
+            raise ValueError(f"{what}: a matrix of numbers is expected ({error})") from None
         if len({len(row) for row in lists}) > 1:
             raise ValueError(f"{what}: rows of unequal length")
         kind, sizes, address = None, (len(lists), len(lists[0]) if lists else 0), flat.buffer_info()[0]
     if len(sizes) != 2:
-        raise ValueError(f"{what} has {len(sizes)} dimensions: [layers, {'experts' if code == 'f' else 'replicas'}] is due")
+        raise ValueError(f"{what} has {len(sizes)} dimensions: [layers, {'experts' if code == 'f' else 'replicas'}] is expected")
     taken = (number * (sizes[0] * sizes[1]))()
     c.memmove(taken, address, c.sizeof(taken))
     return taken, sizes, kind

@@ -90,12 +90,12 @@ def _trace(path: Union[str, "os.PathLike[str]"], **options):
 
         def read(_user, buffer, room, count):
             try:
-                piece = file.read(room)
+                part = file.read(room)
             except BaseException as error:
                 raised.append(error)
                 return _c.IO
-            c.memmove(buffer, piece, len(piece))
-            count[0] = len(piece)
+            c.memmove(buffer, part, len(part))
+            count[0] = len(part)
             return 0
 
         trace = c.c_void_p()
@@ -216,9 +216,9 @@ def search(ranks: int, microbatches: int, costs: Optional[Costs] = None, memory_
             return 1
 
     if memory_cap is not None and not memory_cap > 0.0:
-        raise ValueError(f"memory_cap {memory_cap}: more than 0 is due")
+        raise ValueError(f"memory_cap {memory_cap}: more than 0 is required")
     if not seconds > 0.0:
-        raise ValueError(f"seconds {seconds}: more than 0 is due")
+        raise ValueError(f"seconds {seconds}: more than 0 is required")
     c_costs = (costs or Costs())._c(len(costs.stage_scale) if costs and costs.stage_scale is not None else 0)
     request = _c.SearchRequest(ranks=ranks, microbatches=microbatches, costs=c.pointer(c_costs),
                                transport=transport_number(transport), slots=slots, memory_cap=memory_cap or 0.0,

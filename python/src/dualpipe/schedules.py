@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-"""Schedules: built in, from files, of one's own making."""
+"""Schedules: built in, from files, custom."""
 import ctypes as c
 import os
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ _KINDS = ("F", "B", "I", "W", "FB")
 
 def transport_number(name: str) -> int:
     if name not in ("credits", "bundles"):
-        raise ValueError(f'transport "{name}": "credits" or "bundles" is due')
+        raise ValueError(f'transport "{name}": "credits" or "bundles" is required')
     return int(name == "bundles")
 
 
@@ -92,7 +92,7 @@ class Schedule:
     def parse(text: str, format: str = "csv") -> "Schedule":
         """The same from text; format "csv" or "tsv"."""
         if format not in ("csv", "tsv"):
-            raise ValueError(f'format "{format}": "csv" or "tsv" is due')
+            raise ValueError(f'format "{format}": "csv" or "tsv" is required')
         return Schedule._parse(text.encode(), "text", format == "csv")
 
     @staticmethod
@@ -103,7 +103,7 @@ class Schedule:
 
     @staticmethod
     def of(placement: str, microbatches: int, operations: Sequence[Sequence[Operation]], method: str = "custom") -> "Schedule":
-        """One of one's own: the operations of each rank. It may be one that `verify()` refuses."""
+        """A custom one: the operations of each rank. It may be one that `verify()` refuses."""
         rows = [f"# method={method} ranks={len(operations)} microbatches={microbatches} "
                 f"chunks={1 + max((max(o.chunk, o.chunk2) for row in operations for o in row), default=0)} "
                 f"placement={placement}", "#rank\tseq\top\tdir\tmb\tdir2\tmb2\tpeer\tn"]
