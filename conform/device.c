@@ -75,7 +75,7 @@ typedef struct refusal {
     int number;
 } refusal_t;
 
-static dp_status_t refuse(void *arg)
+static dp_status_t expect_refusal(void *arg)
 {
     const refusal_t *r = arg;
 
@@ -263,7 +263,7 @@ static void work_runs_in_order(conform_t *t)
 static unsigned char seen[DP_LAUNCH_ARG_MAX];
 static uintptr_t seen_at;
 
-static dp_status_t look(void *arg)
+static dp_status_t look_at_device(void *arg)
 {
     memcpy(seen, arg, sizeof(seen));
     seen_at = (uintptr_t)arg;
@@ -282,14 +282,14 @@ static void arguments_are_copied(conform_t *t)
     for (size_t i = 0; i < sizeof(arg); i++)
         arg[i] = (unsigned char)(i + 1);
     EXPECT_OK(t, conform_gate_hold(&gate, rig.streams[0]));
-    EXPECT_OK(t, rig.vt->launch(rig.streams[0], look, arg, DP_LAUNCH_ARG_MAX));
+    EXPECT_OK(t, rig.vt->launch(rig.streams[0], look_at_device, arg, DP_LAUNCH_ARG_MAX));
     memset(arg, 0, sizeof(arg));
     conform_gate_open(&gate);
     EXPECT_OK(t, rig.vt->synchronize(rig.streams[0], -1));
     for (size_t i = 0; i < DP_LAUNCH_ARG_MAX; i++)
         EXPECT(t, seen[i] == (unsigned char)(i + 1), "byte %zu", i);
     EXPECT(t, seen_at % 16 == 0, "the argument is not aligned");
-    EXPECT_STATUS(t, rig.vt->launch(rig.streams[0], look, arg, DP_LAUNCH_ARG_MAX + 1), DP_ERR_INVALID,
+    EXPECT_STATUS(t, rig.vt->launch(rig.streams[0], look_at_device, arg, DP_LAUNCH_ARG_MAX + 1), DP_ERR_INVALID,
                   "a launch of more than DP_LAUNCH_ARG_MAX bytes");
     EXPECT_OK(t, rig.vt->synchronize(rig.streams[0], -1));
     rig_close(&rig);
@@ -572,7 +572,7 @@ typedef struct asker {
     char message[256];
 } asker_t;
 
-static void *ask(void *arg)
+static void *ask_device(void *arg)
 {
     asker_t *a = arg;
 
@@ -596,8 +596,8 @@ static void first_failure_sticks(conform_t *t)
         before = after = 0;
         EXPECT_OK(t, rig.vt->query_error(rig.device));
         EXPECT_OK(t, put_bump(&rig, 0, &before));
-        EXPECT_OK(t, rig.vt->launch(rig.streams[0], refuse, &first, sizeof(first)));
-        EXPECT_OK(t, rig.vt->launch(rig.streams[0], refuse, &second, sizeof(second)));
+        EXPECT_OK(t, rig.vt->launch(rig.streams[0], expect_refusal, &first, sizeof(first)));
+        EXPECT_OK(t, rig.vt->launch(rig.streams[0], expect_refusal, &second, sizeof(second)));
         for (int i = 0; i < 20; i++)
             EXPECT_OK(t, put_bump(&rig, 0, &after));
         EXPECT_STATUS(t, rig.vt->synchronize(rig.streams[0], -1), DP_ERR_NUMERIC, "a stream whose function failed");
@@ -605,7 +605,7 @@ static void first_failure_sticks(conform_t *t)
         EXPECT(t, before == 1 && after == 0, "%d before, %d after the failure", before, after);
         EXPECT_OK(t, rig.vt->synchronize(rig.streams[1], -1)); /* other streams go on */
 
-        EXPECT(t, pthread_create(&thread, NULL, ask, &asker) == 0, "no thread");
+        EXPECT(t, pthread_create(&thread, NULL, ask_device, &asker) == 0, "no thread");
         pthread_join(thread, NULL);
         EXPECT(t, asker.status == DP_ERR_NUMERIC && strstr(asker.message, "kernel 7") != NULL, "%d \"%s\"",
                asker.status, asker.message);
@@ -625,7 +625,7 @@ static void failure_spreads_along_events(conform_t *t)
     EXPECT_OK(t, rig.vt->event_open(rig.device, &before));
     EXPECT_OK(t, rig.vt->event_open(rig.device, &after));
     EXPECT_OK(t, rig.vt->event_record(before, rig.streams[0]));
-    EXPECT_OK(t, rig.vt->launch(rig.streams[0], refuse, &r, sizeof(r)));
+    EXPECT_OK(t, rig.vt->launch(rig.streams[0], expect_refusal, &r, sizeof(r)));
     EXPECT_OK(t, rig.vt->event_record(after, rig.streams[0]));
     EXPECT_OK(t, rig.vt->stream_wait(rig.streams[1], before));
     EXPECT_OK(t, put_bump(&rig, 1, &early)); /* what it waits for is sound */
@@ -735,7 +735,7 @@ typedef struct record {
     int bad, asked;
 } record_t;
 
-static dp_status_t look_at(void *arg)
+static dp_status_t read_device(void *arg)
 {
     record_t *r = arg;
 
@@ -761,12 +761,12 @@ static void watched_records_fail_the_device(conform_t *t)
     if (!rig_open(&rig, t, 2, 0))
         return;
     MAKE_GATE(t, &rig, &gate);
-    EXPECT_OK(t, rig.vt->watch(rig.device, look_at, &first));
-    EXPECT_OK(t, rig.vt->watch(rig.device, look_at, &second));
+    EXPECT_OK(t, rig.vt->watch(rig.device, read_device, &first));
+    EXPECT_OK(t, rig.vt->watch(rig.device, read_device, &second));
     EXPECT_OK(t, rig.vt->query_error(rig.device));
     EXPECT(t, first.asked > 0 && second.asked > 0, "query_error did not ask");
     EXPECT_OK(t, rig.vt->synchronize(rig.streams[0], -1));
-    rig.vt->unwatch(rig.device, look_at, &second);
+    rig.vt->unwatch(rig.device, read_device, &second);
     asked = second.asked;
     EXPECT_OK(t, conform_gate_hold(&gate, rig.streams[0]));
     __atomic_store_n(&first.bad, 1, __ATOMIC_RELEASE);
@@ -775,14 +775,14 @@ static void watched_records_fail_the_device(conform_t *t)
     EXPECT(t, strstr(conform_last_error(), "overflowed") != NULL, "\"%s\"", conform_last_error());
     EXPECT(t, second.asked == asked, "asked after unwatch");
     asker.rig = &rig;
-    EXPECT(t, pthread_create(&thread, NULL, ask, &asker) == 0, "no thread");
+    EXPECT(t, pthread_create(&thread, NULL, ask_device, &asker) == 0, "no thread");
     pthread_join(thread, NULL);
     EXPECT(t, asker.status == DP_ERR_OVERFLOW && strstr(asker.message, "overflowed") != NULL, "%d \"%s\"", asker.status,
            asker.message);
     conform_gate_open(&gate);
     __atomic_store_n(&first.bad, 0, __ATOMIC_RELEASE);
     EXPECT_STATUS(t, rig.vt->query_error(rig.device), DP_ERR_OVERFLOW, "query_error once a watched record was bad");
-    rig.vt->unwatch(rig.device, look_at, &first);
+    rig.vt->unwatch(rig.device, read_device, &first);
     conform_gate_free(&gate);
     rig_close(&rig);
 }

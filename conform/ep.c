@@ -66,7 +66,7 @@ static uint32_t tokens_of(const setup_t *s, int32_t rank)
     return s->of[rank] > 0 ? s->of[rank] : s->tokens;
 }
 
-static void choose(const batch_t *b, int32_t rank, uint32_t token, int32_t *chosen)
+static void choose_experts(const batch_t *b, int32_t rank, uint32_t token, int32_t *chosen)
 {
     const setup_t *s = &b->in->s;
     uint64_t state = b->seed * 1000003 + (uint64_t)rank * 5003 + token;
@@ -121,7 +121,7 @@ static bool walk_next(walk_t *w)
             while (w->token < tokens_of(&in->s, w->rank)) {
                 int32_t chosen[EXPERTS_MOST];
 
-                choose(w->b, w->rank, w->token++, chosen);
+                choose_experts(w->b, w->rank, w->token++, chosen);
                 for (w->choice = 0; w->choice < in->s.top_k; w->choice++)
                     if (chosen[w->choice] == w->at * local + w->expert) {
                         w->number++;
@@ -270,7 +270,7 @@ static bool batch_open(batch_t *b, instance_t *in, uint64_t seed)
 
     *b = (batch_t){.in = in, .seed = seed, .tokens = t, .weighted = true};
     for (uint32_t i = 0; i < t; i++)
-        choose(b, in->bench->rank, i, chosen + (size_t)i * in->s.top_k);
+        choose_experts(b, in->bench->rank, i, chosen + (size_t)i * in->s.top_k);
     fine = conform_area_open(lab, &b->saved, "saved", DP_U8, in->sizes.saved_bytes, 0) &&
            conform_area_open(lab, &b->experts, "experts", DP_U8, choices * sizeof(int32_t), 0) &&
            conform_area_open(lab, &b->counts, "counts_out", DP_U8, in->s.experts * sizeof(int32_t), 0) &&
@@ -477,7 +477,7 @@ static bool is_right(batch_t *b, int call)
 }
 
 /* Outputs and scratch hold NaN; inputs are there. */
-static bool prepare(batch_t *b, int call)
+static bool prepare_bench(batch_t *b, int call)
 {
     lab_t *lab = &b->in->bench->lab;
 
@@ -487,12 +487,12 @@ static bool prepare(batch_t *b, int call)
                 : conform_area_poison(lab, &b->back) && conform_area_poison(lab, &b->back_weights));
 }
 
-static bool run(batch_t *b, int call)
+static bool run_pass(batch_t *b, int call)
 {
     lab_t *lab = &b->in->bench->lab;
     const dp_ep_io_t io = io_of(b, call);
 
-    if (!prepare(b, call))
+    if (!prepare_bench(b, call))
         return false;
     conform_lab_refuse(lab, 1);
     CHECK_OK(lab->t, call_with(b, call, &io), "%s", call_names[call]);
@@ -509,7 +509,7 @@ static bool run_all(instance_t *in, uint64_t seed)
     bool fine = batch_open(&b, in, seed);
 
     for (int call = 0; call < CALLS && fine; call++)
-        fine = run(&b, call);
+        fine = run_pass(&b, call);
     if (fine)
         batch_close(&b);
     return fine;
@@ -621,7 +621,7 @@ static void microbatches_interleave(conform_t *t)
         if (!batch_open(&b[i], &in, 21 + i))
             return;
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
-        if (!run(&b[order[i].batch], order[i].call))
+        if (!run_pass(&b[order[i].batch], order[i].call))
             return;
     for (int i = 0; i < 3; i++)
         batch_close(&b[i]);
@@ -645,7 +645,7 @@ static void calls_and_weights_may_be_left_out(conform_t *t)
             return;
         b.weighted = i < 4;
         for (const int *call = orders[i % 4]; *call != CALLS; call++)
-            if (!run(&b, *call))
+            if (!run_pass(&b, *call))
                 return;
         batch_close(&b);
     }
@@ -668,7 +668,7 @@ static void instances_do_not_meet(conform_t *t)
         return;
     for (int call = 0; call < CALLS; call++)
         for (int i = 0; i < 2; i++)
-            if (!run(&b[i], call))
+            if (!run_pass(&b[i], call))
                 return;
     for (int i = 0; i < 2; i++) {
         batch_close(&b[i]);
@@ -700,7 +700,7 @@ static void calls_are_enqueued(conform_t *t)
         dp_status_t status;
         gate_t gate;
 
-        if (!prepare(&b, call) || (bytes = conform_area_bytes(&bench.lab, rows)) == NULL ||
+        if (!prepare_bench(&b, call) || (bytes = conform_area_bytes(&bench.lab, rows)) == NULL ||
             !conform_area_open(&bench.lab, &later, "a copy of rows", DP_U8, rows->bytes, 0) ||
             !conform_area_put(&bench.lab, &later, bytes) || !conform_area_poison(&bench.lab, rows))
             return;
@@ -744,7 +744,7 @@ static void a_call_needs_its_dispatch(conform_t *t)
         bench_t bench;
 
         if (!bench_open(&bench, t, 1) || !instance_open(&in, &bench, &small, true) || !batch_open(&b, &in, 61) ||
-            !prepare(&b, call))
+            !prepare_bench(&b, call))
             return;
         EXPECT_STATUS(t, outcome(&b, call), DP_ERR_PROTOCOL, "%s of a micro-batch without a dispatch",
                       call_names[call]);
@@ -763,9 +763,9 @@ static void a_call_is_made_once(conform_t *t)
         if (!bench_open(&bench, t, 1) || !instance_open(&in, &bench, &small, true) || !batch_open(&b, &in, 62))
             return;
         for (int before = DISPATCH; before < CALLS; before++)
-            if (!run(&b, before))
+            if (!run_pass(&b, before))
                 return;
-        if (!prepare(&b, call))
+        if (!prepare_bench(&b, call))
             return;
         EXPECT_STATUS(t, outcome(&b, call), DP_ERR_PROTOCOL, "%s behind all calls of a micro-batch", call_names[call]);
         close_all(&b);
@@ -780,7 +780,7 @@ static void experts_that_are_not_there_are_refused(conform_t *t)
     bench_t bench;
 
     if (!bench_open(&bench, t, 1) || !instance_open(&in, &bench, &small, true) || !batch_open(&b, &in, 63) ||
-        !prepare(&b, DISPATCH))
+        !prepare_bench(&b, DISPATCH))
         return;
     EXPECT_OK(t, conform_work_write(bench.lab.vt, bench.lab.lanes[0], conform_area_memory(&b.experts), &chosen,
                                     sizeof(chosen)));
@@ -798,7 +798,7 @@ static void more_rows_than_the_capacity_are_an_overflow(conform_t *t)
     bench_t bench;
 
     if (!bench_open(&bench, t, t->size) || !instance_open(&in, &bench, &full, true) || !batch_open(&b, &in, 65) ||
-        !prepare(&b, DISPATCH))
+        !prepare_bench(&b, DISPATCH))
         return;
     status = outcome(&b, DISPATCH);
     EXPECT(t, status == DP_OK || status == DP_ERR_OVERFLOW,
@@ -859,7 +859,7 @@ static void pointers_that_are_missing_are_named(conform_t *t)
         io.tokens = in.s.tokens + 1;
         EXPECT_STATUS(t, call_with(&b, call, &io), DP_ERR_INVALID, "%s of more tokens than config.tokens",
                       call_names[call]);
-        if (!run(&b, call))
+        if (!run_pass(&b, call))
             return;
     }
     close_all(&b);

@@ -217,7 +217,7 @@ static bool needs_comm(const conform_suite_t *suite)
     return (suite->needs & CONFORM_NEEDS_COMM) != 0 && !is_for(suite, DP_IFACE_COMM);
 }
 
-static dp_status_t load(const char *name, const char *interface, size_t bytes, const void **table_out)
+static dp_status_t load_plugins(const char *name, const char *interface, size_t bytes, const void **table_out)
 {
     const dp_plugin_t *plugin;
     dp_status_t status = dp_plugin_load(name, &plugin);
@@ -233,11 +233,11 @@ static bool load_tables(const conform_suite_t *suite, const void *given, const c
 
     tables->table = given;
     if (given == NULL)
-        status = load(settings->plugin, suite->interface, suite->table_bytes, &tables->table);
+        status = load_plugins(settings->plugin, suite->interface, suite->table_bytes, &tables->table);
     if (status == DP_OK && needs_device(suite))
-        status = load(settings->device, DP_IFACE_DEVICE, DP_DEVICE_VT_MIN, &device);
+        status = load_plugins(settings->device, DP_IFACE_DEVICE, DP_DEVICE_VT_MIN, &device);
     if (status == DP_OK && needs_comm(suite))
-        status = load(settings->comm, DP_IFACE_COMM, DP_COMM_VT_MIN, &comm);
+        status = load_plugins(settings->comm, DP_IFACE_COMM, DP_COMM_VT_MIN, &comm);
     tables->device = is_for(suite, DP_IFACE_DEVICE) ? tables->table : device;
     tables->comm = is_for(suite, DP_IFACE_COMM) ? tables->table : comm;
     return status == DP_OK;
@@ -276,7 +276,7 @@ static dp_status_t probe_all(const conform_suite_t *suite, const dp_conform_opti
 
 /* ---- the ranks of a case ---- */
 
-static void run_rank(const conform_case_t *test, conform_job_t *job, const tables_t *tables, int32_t rank,
+static void run_body(const conform_case_t *test, conform_job_t *job, const tables_t *tables, int32_t rank,
                      dp_group_t *group)
 {
     const conform_settings_t *settings = conform_job_settings(job);
@@ -319,7 +319,7 @@ static void *rank_main(void *arg)
 {
     rank_thread_t *r = arg;
 
-    run_rank(r->trial->test, r->trial->job, r->tables, r->rank, r->group);
+    run_body(r->trial->test, r->trial->job, r->tables, r->rank, r->group);
     return NULL;
 }
 
@@ -337,7 +337,7 @@ static void run_threads(const trial_t *trial)
         return;
     }
     if (trial->test->ranks == 0) {
-        run_rank(trial->test, trial->job, &tables, 0, groups[0]);
+        run_body(trial->test, trial->job, &tables, 0, groups[0]);
         return;
     }
     for (int32_t i = 0; i < n; i++) {
@@ -350,7 +350,7 @@ static void run_threads(const trial_t *trial)
 }
 
 /* With what a sanitizer checks at exit, unless the case has failed: it has closed nothing. */
-static _Noreturn void end(const trial_t *trial)
+static _Noreturn void end_trial(const trial_t *trial)
 {
     if (conform_job_text(trial->job, 0) != NULL)
         _exit(0);
@@ -370,7 +370,7 @@ static void join_and_run(const conform_suite_t *suite, const conform_case_t *tes
     tables_t tables;
 
     if (load_tables(suite, given, settings, &tables) && dp_group_join(&options, &group) == DP_OK)
-        run_rank(test, job, &tables, rank, group);
+        run_body(test, job, &tables, rank, group);
     else
         conform_job_verdict(job, 0, dp_last_error());
 }
@@ -394,7 +394,7 @@ static void rank_process(const trial_t *trial, int32_t rank)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     join_and_run(trial->suite, trial->test, trial->job, trial->options->table, rank);
-    end(trial);
+    end_trial(trial);
 }
 
 static void run_processes(trial_t *trial)
@@ -530,7 +530,7 @@ static void run_case(trial_t *trial)
         run_processes(trial);
     else
         run_threads(trial);
-    end(trial);
+    end_trial(trial);
 }
 
 /* The exit status of `pid`, or -1 when it had to be killed. */

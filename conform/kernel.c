@@ -373,7 +373,7 @@ static bool fill_params(block_t *b, uint64_t seed)
 }
 
 /* What the header says of sizes and of the list. */
-static bool describe(block_t *b)
+static bool describe_layer(block_t *b)
 {
     conform_t *t = b->lab->t;
     size_t end = 0;
@@ -434,7 +434,7 @@ bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t s
     }
     CHECK_OK(lab->t, status, "open");
     CHECK(lab->t, b->instance != NULL, "open returned DP_OK and gave no instance");
-    if (!describe(b) || !place_ends(b))
+    if (!describe_layer(b) || !place_ends(b))
         return false;
     return conform_area_open(lab, &b->params, "params", layer->dtype, b->sizes.param_count * element,
                              b->shift * element) &&

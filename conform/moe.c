@@ -313,7 +313,7 @@ static bool list_is_right(const block_t *b)
 }
 
 /* Each replica has the gradient of its rows: replicas of an expert are summed, over all ranks. */
-static bool gather(block_t *b, double *gradients)
+static bool gather_rows(block_t *b, double *gradients)
 {
     static const double *everyones[CONFORM_RANKS_MAX];
     const size_t common = conform_reference_moe_common(&b->layer), one = conform_reference_moe_expert(&b->layer),
@@ -357,7 +357,7 @@ const kind_t conform_kernel_moe = {
     .whole = conform_reference_moe_params,
     .common = conform_reference_moe_common,
     .index = moe_index,
-    .gather = gather,
+    .gather = gather_rows,
     .reference = conform_reference_moe,
     .margin = conform_reference_moe_margin,
     .list_is_right = list_is_right,

@@ -16,7 +16,7 @@
 const char *const conform_interfaces[CONFORM_INTERFACES] = {DP_IFACE_DEVICE, DP_IFACE_COMM, DP_IFACE_ATTENTION,
                                                             DP_IFACE_MOE,    DP_IFACE_EP,   DP_IFACE_PROFILER};
 
-static void look(const char *name, conform_probe_t *probe)
+static void look_inside(const char *name, conform_probe_t *probe)
 {
     const dp_plugin_t *plugin;
     const void *table;
@@ -59,7 +59,7 @@ void conform_probe(const char *plugin, conform_probe_t *probe_out)
     if (pid == 0) {
         dup2(2, 1); /* what it prints is no part of a report */
         probe->status = DP_ERR_PLUGIN;
-        look(plugin, probe);
+        look_inside(plugin, probe);
         _exit(0);
     }
     if (pid > 0 && waitpid(pid, &status, 0) == pid) {

@@ -68,7 +68,7 @@ static void rig_close(rig_t *rig)
 }
 
 /* One copy, in its own range. */
-static dp_status_t work(rig_t *rig, uint64_t operation)
+static dp_status_t work_on_stream(rig_t *rig, uint64_t operation)
 {
     dp_status_t status;
 
@@ -80,7 +80,7 @@ static dp_status_t work(rig_t *rig, uint64_t operation)
 
 /* Everything that there is, `room` at a time, added to what was seen before. DP_ERR_OVERFLOW: more
  * than there was room. */
-static dp_status_t collect(rig_t *rig, size_t room)
+static dp_status_t collect_records(rig_t *rig, size_t room)
 {
     size_t count = room;
     dp_status_t status = rig->device_vt->synchronize(rig->s, -1);
@@ -142,9 +142,9 @@ static void work_belongs_to_its_operation(conform_t *t)
     /* of no operation */
     EXPECT_OK(t, rig.device_vt->copy(rig.s, rig.memory, rig.memory + BYTES, BYTES));
     for (int i = 0; i < 5; i++)
-        EXPECT_OK(t, work(&rig, operations[i]));
+        EXPECT_OK(t, work_on_stream(&rig, operations[i]));
     EXPECT_OK(t, rig.device_vt->copy(rig.s, rig.memory, rig.memory + BYTES, BYTES));
-    EXPECT_STATUS(t, collect(&rig, 64), DP_OK, "collect, with room for 64,");
+    EXPECT_STATUS(t, collect_records(&rig, 64), DP_OK, "collect, with room for 64,");
     after = t->host->now_ns(t->host);
     for (int i = 0; i < 5; i++)
         EXPECT(t, seen_of(&rig, operations[i]) == 1, "operation %llu made one copy, collect gave %d activities of it",
@@ -172,10 +172,10 @@ static void the_innermost_range_counts(conform_t *t)
     if (!rig_open(&rig, t, 0))
         return;
     rig.vt->begin(rig.profiler, 1, "outer");
-    EXPECT_OK(t, work(&rig, 2));
+    EXPECT_OK(t, work_on_stream(&rig, 2));
     EXPECT_OK(t, rig.device_vt->copy(rig.s, rig.memory, rig.memory + BYTES, BYTES));
     rig.vt->end(rig.profiler);
-    EXPECT_OK(t, collect(&rig, 64));
+    EXPECT_OK(t, collect_records(&rig, 64));
     EXPECT(t, seen_of(&rig, 2) == 1 && seen_of(&rig, 1) == 1,
            "a copy in a range within a range, and one behind it: %d activities of the inner, %d of the outer operation",
            seen_of(&rig, 2), seen_of(&rig, 1));
@@ -191,17 +191,17 @@ static void what_was_given_is_forgotten(conform_t *t)
     if (!rig_open(&rig, t, 0))
         return;
     for (uint64_t i = 1; i <= COPIES; i++)
-        EXPECT_OK(t, work(&rig, i));
-    EXPECT_STATUS(t, collect(&rig, 3), DP_OK, "collect, with room for 3, again and again,");
+        EXPECT_OK(t, work_on_stream(&rig, i));
+    EXPECT_STATUS(t, collect_records(&rig, 3), DP_OK, "collect, with room for 3, again and again,");
     for (uint64_t i = 1; i <= COPIES; i++)
         EXPECT(t, seen_of(&rig, i) == 1, "with room for 3 at a time, operation %llu of %d was given %d times",
                (unsigned long long)i, COPIES, seen_of(&rig, i));
     EXPECT_STATUS(t, rig.vt->collect(rig.profiler, rig.seen, MOST, &nothing, NULL), DP_OK,
                   "collect without lost_out, when all was given,");
     EXPECT(t, nothing == 0, "%zu activities were given a second time", nothing);
-    EXPECT_OK(t, work(&rig, 99));
+    EXPECT_OK(t, work_on_stream(&rig, 99));
     rig.count = 0;
-    EXPECT_OK(t, collect(&rig, 64));
+    EXPECT_OK(t, collect_records(&rig, 64));
     EXPECT(t, rig.count == 1 && rig.seen[0].operation == 99, "after a collect a new copy gave %zu activities",
            rig.count);
     rig_close(&rig);
@@ -215,8 +215,8 @@ static void what_finds_no_room_is_counted(conform_t *t)
     if (!rig_open(&rig, t, ROOM))
         return;
     for (uint64_t i = 1; i <= COPIES; i++)
-        EXPECT_OK(t, work(&rig, i));
-    EXPECT_OK(t, collect(&rig, 64));
+        EXPECT_OK(t, work_on_stream(&rig, i));
+    EXPECT_OK(t, collect_records(&rig, 64));
     EXPECT(t, rig.count <= ROOM, "%zu activities were given, no more than %d were to be kept", rig.count, ROOM);
     EXPECT(t, rig.count + rig.lost >= COPIES, "of %d activities %zu were given and %llu are said to be lost", COPIES,
            rig.count, (unsigned long long)rig.lost);
@@ -233,9 +233,9 @@ static void ranks_get_their_own(conform_t *t)
         return;
     EXPECT(t, conform_meet(t), "the other rank failed");
     for (uint64_t i = 0; i < COPIES; i++)
-        EXPECT_OK(t, work(&rig, 2 * i + 1 + (uint64_t)t->rank));
+        EXPECT_OK(t, work_on_stream(&rig, 2 * i + 1 + (uint64_t)t->rank));
     EXPECT(t, conform_meet(t), "the other rank failed");
-    EXPECT_OK(t, collect(&rig, 64));
+    EXPECT_OK(t, collect_records(&rig, 64));
     for (size_t i = 0; i < rig.count; i++)
         EXPECT(t, (rig.seen[i].operation - 1) % 2 == (uint64_t)t->rank,
                "an activity of the other rank's operation %llu", (unsigned long long)rig.seen[i].operation);
@@ -275,7 +275,7 @@ static void nothing_is_left_behind(conform_t *t)
     for (int round = 0; round < 4; round++) { /* the first one is for what libraries start once */
         if (!rig_open(&rig, t, 0))
             return;
-        EXPECT_OK(t, work(&rig, 1)); /* and not collected */
+        EXPECT_OK(t, work_on_stream(&rig, 1)); /* and not collected */
         EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
         rig_close(&rig);
         if (round == 0)

@@ -12,7 +12,7 @@ static size_t cells(const balance_t *b, int32_t per_layer)
     return (size_t)b->shape.layers * (size_t)per_layer;
 }
 
-static dp_status_t allocate(balance_t *b)
+static dp_status_t allocate_loads(balance_t *b)
 {
     const dp_status_t status = dp_eplb_workspace_bytes(&b->shape, &b->workspace_bytes);
 
@@ -44,7 +44,7 @@ dp_status_t balance_open(const options_t *o, balance_t *b)
         .nodes = 1,
         .gpus = (int32_t)o->ep,
     };
-    status = allocate(b);
+    status = allocate_loads(b);
     if (status < 0) {
         balance_close(b);
         return status;
@@ -79,7 +79,8 @@ size_t balance_count(const balance_t *b)
     return cells(b, b->shape.experts);
 }
 
-static dp_status_t measure(const balance_t *b, const float *loads, const int32_t *placement, dp_eplb_balance_t *result)
+static dp_status_t measure_loads(const balance_t *b, const float *loads, const int32_t *placement,
+                                 dp_eplb_balance_t *result)
 {
     *result = (dp_eplb_balance_t){.struct_size = sizeof(*result)};
     return dp_eplb_measure(&b->shape, loads, placement, result, NULL, NULL, b->workspace, b->workspace_bytes);
@@ -93,7 +94,7 @@ dp_status_t balance_observe(balance_t *b, const double *tokens)
 
     for (size_t i = 0; i < balance_count(b); i++)
         b->latest[i] = (float)tokens[i];
-    status = measure(b, b->latest, b->placement, &now);
+    status = measure_loads(b, b->latest, b->placement, &now);
     if (status < 0)
         return status;
     b->imbalance = now.gpu;
@@ -127,8 +128,8 @@ dp_status_t balance_plan(balance_t *b, int64_t steps, rebalance_t *record)
 
     *record = (rebalance_t){.steps = steps, .layers = moves.layers_moved, .replicas = moves.replicas};
     if (status == DP_OK)
-        status = measure(b, b->loads, b->placement, &record->before);
-    return status == DP_OK ? measure(b, b->loads, b->next, &record->after) : status;
+        status = measure_loads(b, b->loads, b->placement, &record->before);
+    return status == DP_OK ? measure_loads(b, b->loads, b->next, &record->after) : status;
 }
 
 dp_status_t balance_record(balance_t *b, const rebalance_t *record)

@@ -13,7 +13,7 @@
 
 #include "tools/draw/draw_curve.h"
 
-static dp_status_t draw(const history_t *h, double *numbers, const char *path)
+static dp_status_t draw_history(const history_t *h, double *numbers, const char *path)
 {
     double *step = numbers, *valid_step = numbers + h->steps;
     const double ends[2] = {1, (double)h->steps}, guessing[2] = {h->frequency_loss, h->frequency_loss};
@@ -37,7 +37,7 @@ dp_status_t curve_write(const history_t *history, const char *path)
     double *numbers = calloc((size_t)(history->steps + history->nvalid), sizeof(*numbers));
     dp_status_t status = numbers == NULL
                              ? dp_fail(DP_ERR_NOMEM, "no memory to draw %lld steps", (long long)history->steps)
-                             : draw(history, numbers, path);
+                             : draw_history(history, numbers, path);
 
     free(numbers);
     return status;
@@ -122,7 +122,7 @@ static void draw_lines(FILE *f, const axes_t *a, const history_t *h)
                 y_of(a, h->valid_loss[i]));
 }
 
-static void draw(FILE *f, const history_t *h)
+static void draw_history(FILE *f, const history_t *h)
 {
     const axes_t a = find_axes(h);
 
@@ -146,7 +146,7 @@ dp_status_t curve_write(const history_t *history, const char *path)
 
     if (f == NULL)
         return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    draw(f, history);
+    draw_history(f, history);
     failed = ferror(f);
     if (fclose(f) != 0 || failed)
         return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));

@@ -59,7 +59,7 @@ dp_status_t device_memory_finish(device_memory_t *m)
     return m->stream == NULL ? DP_OK : m->vt->synchronize(m->stream, -1);
 }
 
-static dp_status_t copy(device_memory_t *m, void *to, const void *from, size_t bytes)
+static dp_status_t copy_bytes(device_memory_t *m, void *to, const void *from, size_t bytes)
 {
     dp_status_t status;
 
@@ -73,10 +73,10 @@ static dp_status_t copy(device_memory_t *m, void *to, const void *from, size_t b
 
 dp_status_t device_memory_put(device_memory_t *m, void *to_device, const void *from_host, size_t bytes)
 {
-    return copy(m, to_device, from_host, bytes);
+    return copy_bytes(m, to_device, from_host, bytes);
 }
 
 dp_status_t device_memory_get(device_memory_t *m, void *to_host, const void *from_device, size_t bytes)
 {
-    return copy(m, to_host, from_device, bytes);
+    return copy_bytes(m, to_host, from_device, bytes);
 }

@@ -154,7 +154,7 @@ static double mean_bubble(const dp_simulation_t *run)
     return sum;
 }
 
-static dp_status_t simulate(const trainer_t *t, figures_t *f)
+static dp_status_t simulate_run(const trainer_t *t, figures_t *f)
 {
     const dp_program_t *program = dp_pipeline_program(t->pipeline);
     dp_simulation_t uneven = {.struct_size = sizeof(uneven)}, even = {.struct_size = sizeof(even)};
@@ -212,7 +212,7 @@ dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figu
     if (status == DP_OK)
         status = dp_costs_measure(timeline, dp_pipeline_program(t->pipeline)->schedule, &f->costs);
     if (status == DP_OK)
-        status = simulate(t, f);
+        status = simulate_run(t, f);
     free(columns);
     return status;
 }

@@ -237,7 +237,7 @@ static void print_help(void)
          "interrupted.");
 }
 
-static int refuse(const char *name, const char *value, const char *why)
+static int refuse_option(const char *name, const char *value, const char *why)
 {
     fprintf(stderr, "train_moe: --%s %s: %s (train_moe --help)\n", name, value, why);
     return 2;
@@ -251,10 +251,10 @@ static int set_number(const option_row_t *row, options_t *options, const char *v
     errno = 0;
     x = row->kind == INTEGER ? (double)strtoll(value, &end, 10) : strtod(value, &end);
     if (end == value || *end != '\0' || errno != 0 || !isfinite(x))
-        return refuse(row->name, value, row->kind == INTEGER ? "not a whole number" : "not a number");
+        return refuse_option(row->name, value, row->kind == INTEGER ? "not a whole number" : "not a number");
     if (x < row->least || x > row->most) {
         snprintf(why, sizeof(why), "must be from %.10g to %.10g", row->least, row->most);
-        return refuse(row->name, value, why);
+        return refuse_option(row->name, value, why);
     }
     if (row->kind == INTEGER)
         *(int64_t *)((char *)options + row->at) = (int64_t)x;
@@ -307,7 +307,7 @@ static int set_comm_sms(options_t *o)
     }
     o->comm_sms = strtoll(o->comm_sms_text, &end, 10);
     if (end == o->comm_sms_text || *end != '\0' || o->comm_sms < 0 || o->comm_sms > 1 << 16)
-        return refuse("comm-sms", o->comm_sms_text, "must be auto, or a number from 0 to 65536");
+        return refuse_option("comm-sms", o->comm_sms_text, "must be auto, or a number from 0 to 65536");
     return OPTIONS_RUN;
 }
 
@@ -330,11 +330,11 @@ static int check_together(options_t *o)
     char why[128] = "", value[24];
 
     if (strcmp(o->dtype_name, "f32") != 0 && strcmp(o->dtype_name, "f64") != 0 && strcmp(o->dtype_name, "bf16") != 0)
-        return refuse("dtype", o->dtype_name, "must be f32, f64 or bf16");
+        return refuse_option("dtype", o->dtype_name, "must be f32, f64 or bf16");
     if (strcmp(o->gate, "softmax") != 0 && strcmp(o->gate, "sigmoid") != 0)
-        return refuse("gate", o->gate, "must be softmax or sigmoid");
+        return refuse_option("gate", o->gate, "must be softmax or sigmoid");
     if (strcmp(o->attention_kind, "gqa") != 0 && strcmp(o->attention_kind, "mla") != 0)
-        return refuse("attention-kind", o->attention_kind, "must be gqa or mla");
+        return refuse_option("attention-kind", o->attention_kind, "must be gqa or mla");
     o->latent = strcmp(o->attention_kind, "mla") == 0;
     o->dtype = strcmp(o->dtype_name, "f64") == 0 ? DP_F64 : strcmp(o->dtype_name, "bf16") == 0 ? DP_BF16 : DP_F32;
     choose_plugins(o);
@@ -342,7 +342,7 @@ static int check_together(options_t *o)
         return 2;
     if (strcmp(o->recompute_name, "none") != 0 && strcmp(o->recompute_name, "cheap") != 0 &&
         strcmp(o->recompute_name, "mlp") != 0 && strcmp(o->recompute_name, "full") != 0)
-        return refuse("recompute", o->recompute_name, "must be none, cheap, mlp or full");
+        return refuse_option("recompute", o->recompute_name, "must be none, cheap, mlp or full");
     o->recompute = *o->recompute_name == 'n'   ? DP_RECOMPUTE_NONE
                    : *o->recompute_name == 'c' ? DP_RECOMPUTE_CHEAP
                    : *o->recompute_name == 'm' ? DP_RECOMPUTE_MLP
@@ -352,7 +352,7 @@ static int check_together(options_t *o)
     if (wrong) {                                                                                                       \
         snprintf(why, sizeof(why), __VA_ARGS__);                                                                       \
         snprintf(value, sizeof(value), "%lld", (long long)(number));                                                   \
-        return refuse(option, value, why);                                                                             \
+        return refuse_option(option, value, why);                                                                      \
     }
     REFUSE_IF(o->hidden % 4 != 0, "hidden", o->hidden, "must be a multiple of 4");
     REFUSE_IF(!o->latent && o->heads % o->kv_heads != 0, "kv-heads", o->kv_heads, "must divide --heads %d",
@@ -396,17 +396,17 @@ static int check_together(options_t *o)
 #undef REFUSE_IF
     if (o->min_lr > o->lr) {
         snprintf(value, sizeof(value), "%g", o->min_lr);
-        return refuse("min-lr", value, "must not be above --lr");
+        return refuse_option("min-lr", value, "must not be above --lr");
     }
     if (strcmp(o->overlap, "canonical") != 0 && strcmp(o->overlap, "none") != 0 && strcmp(o->overlap, "planned") != 0)
-        return refuse("overlap", o->overlap, "there are canonical, none and planned");
+        return refuse_option("overlap", o->overlap, "there are canonical, none and planned");
     if (o->graph && (o->varlen || o->documents))
-        return refuse("graph", "", "a captured step has neither --varlen nor --documents");
+        return refuse_option("graph", "", "a captured step has neither --varlen nor --documents");
     if (o->resume && *o->checkpoint == '\0')
-        return refuse("resume", "", "goes with --checkpoint FOLDER");
+        return refuse_option("resume", "", "goes with --checkpoint FOLDER");
 #ifndef HAVE_CAIRO
     if (strlen(o->curve) > 4 && strcmp(o->curve + strlen(o->curve) - 4, ".png") == 0)
-        return refuse("curve", o->curve, "this build has no cairo to draw PNG with; name an .svg file");
+        return refuse_option("curve", o->curve, "this build has no cairo to draw PNG with; name an .svg file");
 #endif
     return OPTIONS_RUN;
 }

@@ -91,8 +91,8 @@ static dp_status_t step_of(const dp_program_t *program, const dp_costs_t *costs,
     return status;
 }
 
-static dp_status_t cut(const options_t *options, const dp_program_t *program, const dp_measured_costs_t *measured,
-                       double *layers, found_t *found)
+static dp_status_t cut_evenly(const options_t *options, const dp_program_t *program,
+                              const dp_measured_costs_t *measured, double *layers, found_t *found)
 {
     const int32_t stages = dp_schedule_stages(program->schedule);
     dp_costs_t costs = *measured->costs;
@@ -111,8 +111,8 @@ static dp_status_t cut(const options_t *options, const dp_program_t *program, co
 }
 
 /* Rank 0. */
-static dp_status_t find(const options_t *options, const dp_timeline_t *timeline, const dp_schedule_t *schedule,
-                        found_t *found)
+static dp_status_t find_partition(const options_t *options, const dp_timeline_t *timeline,
+                                  const dp_schedule_t *schedule, found_t *found)
 {
     const dp_lower_options_t lower = {.struct_size = sizeof(lower), .slots = (int32_t)options->slots};
     dp_measured_costs_t measured = {.struct_size = sizeof(measured)};
@@ -129,7 +129,7 @@ static dp_status_t find(const options_t *options, const dp_timeline_t *timeline,
     if (status == DP_OK)
         status = dp_program_lower(schedule, &lower, &program);
     if (status == DP_OK)
-        status = cut(options, program, &measured, layers, found);
+        status = cut_evenly(options, program, &measured, layers, found);
     dp_program_free(program);
     dp_measured_costs_clear(&measured);
     free(layers);
@@ -158,7 +158,7 @@ static dp_status_t find_together(const options_t *options, const text_t *text, d
                                        : dp_fail(DP_ERR_NOMEM, "no memory for the layers of %zu stages", count - 1);
 
     if (status == DP_OK && timeline != NULL)
-        status = find(options, timeline, schedule, found);
+        status = find_partition(options, timeline, schedule, found);
     if (status < 0)
         dp_group_abort(group, status, dp_last_error());
     else

@@ -120,7 +120,7 @@ static dp_status_t compare_run(const trainer_t *t, const int64_t run[RUN_FACTS])
 }
 
 /* The placement in the checkpoint becomes the one in use. */
-static dp_status_t load(trainer_t *t, int64_t *first_out)
+static dp_status_t load_checkpoint(trainer_t *t, int64_t *first_out)
 {
     balance_t *b = &t->balance;
     const size_t bytes =
@@ -162,7 +162,7 @@ dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
     dp_status_t status = compare_run(t, h->run);
 
     if (status == DP_OK)
-        status = load(t, &step);
+        status = load_checkpoint(t, &step);
     if (status == DP_PENDING)
         status = trainer_begin_again(t);
     if (status >= 0 && o->resume && step >= o->steps)

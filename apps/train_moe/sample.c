@@ -24,7 +24,7 @@ typedef struct writer {
     double *drawn;                /* [sequences] of replica 0, then 1: rank 0 has had enough */
 } writer_t;
 
-static dp_status_t start(writer_t *w)
+static dp_status_t start_sample(writer_t *w)
 {
     dp_status_t status;
     const options_t *o = w->t->options;
@@ -52,7 +52,7 @@ static dp_status_t start(writer_t *w)
     return DP_OK;
 }
 
-static void finish(writer_t *w)
+static void finish_sample(writer_t *w)
 {
     free(w->text);
     device_memory_free_shared(&w->t->memory, w->logits);
@@ -76,7 +76,7 @@ static double logit(const writer_t *w, int64_t sequence, int64_t position, int b
     return dp_number_get(dp_dtype_accumulator(w->t->options->dtype), w->logits, (size_t)at);
 }
 
-static int draw(const writer_t *w, int64_t sequence)
+static int draw_byte(const writer_t *w, int64_t sequence)
 {
     const options_t *o = w->t->options;
     const int64_t position = (w->length < o->seq ? w->length : o->seq) - 1;
@@ -118,7 +118,7 @@ static dp_status_t add_byte(writer_t *w, double deadline, int *enough_out)
     memset(w->drawn, 0, ((size_t)w->sequences + 1) * sizeof(*w->drawn));
     for (int64_t s = 0; s < w->sequences; s++)
         if (t->replica == 0 && w->outputs[s / t->options->batch] != NULL)
-            w->drawn[s] = draw(w, s);
+            w->drawn[s] = draw_byte(w, s);
     w->drawn[w->sequences] = dp_group_rank(t->group) == 0 && now_seconds() > deadline;
     status = dp_pipeline_sum(t->pipeline, w->drawn, (size_t)w->sequences + 1);
     if (status < 0)
@@ -161,13 +161,13 @@ dp_status_t sample_write(trainer_t *trainer, FILE *to)
 {
     writer_t w = {.t = trainer};
     const double deadline = now_seconds() + trainer->options->sample_seconds;
-    dp_status_t status = start(&w);
+    dp_status_t status = start_sample(&w);
     int enough = 0;
 
     while (status == DP_OK && !enough)
         status = add_byte(&w, deadline, &enough);
     if (status == DP_OK && dp_group_rank(trainer->group) == 0)
         print_samples(&w, to);
-    finish(&w);
+    finish_sample(&w);
     return status;
 }

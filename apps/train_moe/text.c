@@ -15,7 +15,7 @@
 
 enum { HELD_OUT = 20 };
 
-static dp_status_t append(uint8_t **to, size_t *bytes, const uint8_t *from, size_t count)
+static dp_status_t append_text(uint8_t **to, size_t *bytes, const uint8_t *from, size_t count)
 {
     uint8_t *grown;
 
@@ -31,14 +31,14 @@ static dp_status_t append(uint8_t **to, size_t *bytes, const uint8_t *from, size
     return DP_OK;
 }
 
-static dp_status_t read_whole(FILE *file, uint8_t **data, size_t *bytes)
+static dp_status_t read_file(FILE *file, uint8_t **data, size_t *bytes)
 {
     uint8_t chunk[65536];
     dp_status_t status = DP_OK;
     size_t got;
 
     while (status == DP_OK && (got = fread(chunk, 1, sizeof(chunk), file)) > 0)
-        status = append(data, bytes, chunk, got);
+        status = append_text(data, bytes, chunk, got);
     return status;
 }
 
@@ -51,14 +51,14 @@ static dp_status_t add_file(text_t *text, const char *path)
 
     if (file == NULL)
         return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    status = read_whole(file, &data, &bytes);
+    status = read_file(file, &data, &bytes);
     if (status == DP_OK && ferror(file))
         status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
     kept = bytes - bytes / HELD_OUT;
     if (status == DP_OK)
-        status = append(&text->train, &text->train_bytes, data, kept);
+        status = append_text(&text->train, &text->train_bytes, data, kept);
     if (status == DP_OK)
-        status = append(&text->valid, &text->valid_bytes, data + kept, bytes - kept);
+        status = append_text(&text->valid, &text->valid_bytes, data + kept, bytes - kept);
     for (size_t i = 0; status == DP_OK && i < bytes; i++)
         text->hash = (text->hash ^ data[i]) * 0x100000001b3u; /* FNV-1a */
     text->files++;

@@ -550,7 +550,7 @@ static void complain(int32_t rank, dp_status_t status, const char *message)
         fprintf(stderr, "train_moe: rank %d: %s (%s)\n", rank, message, dp_status_name(status));
 }
 
-static void *run_rank(void *arg)
+static void *run_thread(void *arg)
 {
     rank_job_t *job = arg;
     session_t s = {.options = *job->options, .text = job->text, .group = job->group};
@@ -592,7 +592,7 @@ static int run_threads(const options_t *options, const text_t *text, const dp_gr
     catch_signals(group, n);
     for (; started < n; started++) {
         job[started] = (rank_job_t){options, text, group[started], 1};
-        if (pthread_create(&thread[started], NULL, run_rank, &job[started]) != 0)
+        if (pthread_create(&thread[started], NULL, run_thread, &job[started]) != 0)
             break;
     }
     for (int i = started; i < n; i++) {
@@ -614,11 +614,11 @@ static int run_process(const options_t *options, const text_t *text, const dp_gr
     if (status < 0)
         return fail(status);
     catch_signals(&job.group, 1);
-    run_rank(&job);
+    run_thread(&job);
     return job.code;
 }
 
-static int run(const options_t *options)
+static int run_ranks(const options_t *options)
 {
     dp_group_options_t group_options = {.struct_size = sizeof(group_options)};
     text_t text;
@@ -647,7 +647,7 @@ int main(int argc, char **argv)
     int code = options_parse(argc, argv, &options);
 
     if (code == OPTIONS_RUN) {
-        code = run(&options);
+        code = run_ranks(&options);
         options_free(&options);
     }
     if (fflush(stdout) != 0 || ferror(stdout)) {

@@ -285,7 +285,7 @@ dp_status_t trainer_recover(trainer_t *t, dp_status_t status, int64_t *step)
     return recovered;
 }
 
-static dp_status_t clear(trainer_t *t, void *memory, size_t bytes)
+static dp_status_t clear_trainer(trainer_t *t, void *memory, size_t bytes)
 {
     void *zeros = calloc(1, bytes);
     const dp_status_t status = zeros == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for %zu zeros", bytes)
@@ -304,9 +304,9 @@ dp_status_t trainer_begin_again(trainer_t *t)
         held_chunk_t *chunk = &t->chunks[c];
         const size_t bytes = chunk->view.shard_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
 
-        status = clear(t, chunk->mean, bytes);
+        status = clear_trainer(t, chunk->mean, bytes);
         if (status == DP_OK)
-            status = clear(t, chunk->squares, bytes);
+            status = clear_trainer(t, chunk->squares, bytes);
         if (status == DP_OK)
             status = initialise(t, chunk);
     }
@@ -390,7 +390,7 @@ size_t trainer_bytes(const trainer_t *t)
 /* ---- gradients ---- */
 
 /* The micro-batches of a round of a training step, as data replica `replica` sees them. */
-static void fill(trainer_t *t, int64_t step, int32_t round, int32_t replica)
+static void fill_chunk(trainer_t *t, int64_t step, int32_t round, int32_t replica)
 {
     const options_t *o = t->options;
 
@@ -450,7 +450,7 @@ dp_status_t trainer_gradients(trainer_t *t, int64_t step, int32_t replica, int32
             .documents = o->documents ? t->documents : NULL,
         };
 
-        fill(t, step, round, replica);
+        fill_chunk(t, step, round, replica);
         status = dp_pipeline_step(t->pipeline, &one);
     }
     return status;

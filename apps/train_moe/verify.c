@@ -81,7 +81,7 @@ static dp_status_t fetch_grads(trainer_t *t, const held_chunk_t *chunk, char **g
     return status;
 }
 
-static dp_status_t prepare(const trainer_t *serial, expected_t *x)
+static dp_status_t prepare_reference(const trainer_t *serial, expected_t *x)
 {
     const held_chunk_t *chunk = &serial->chunks[0];
 
@@ -168,7 +168,7 @@ static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
     s->is_open = status == DP_OK;
     if (status == DP_OK)
         status = trainer_recover(&s->trainer, DP_OK, &begin);
-    return status == DP_OK ? prepare(&s->trainer, &s->expected) : status;
+    return status == DP_OK ? prepare_reference(&s->trainer, &s->expected) : status;
 }
 
 static void close_serial(serial_t *s)

@@ -323,7 +323,7 @@ const option_row_t args_output[] = {{.name = "output",
 /* ---- the command line ---- */
 
 /* What was given has to make a whole: a method with its sizes, or a file. */
-static int check(const args_t *args)
+static int check_args(const args_t *args)
 {
     unsigned options = args->command->needs;
     bool needs_sizes = (options & ARG_SIZES) != 0 && args->file == NULL;
@@ -364,7 +364,7 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
         return false;
     if (optind < argc && (command->needs & ARG_FILE) != 0)
         args->file = argv[optind++];
-    *exit_out = optind < argc ? args_usage(args, "%s: one operand too many", argv[optind]) : check(args);
+    *exit_out = optind < argc ? args_usage(args, "%s: one operand too many", argv[optind]) : check_args(args);
     if (*exit_out == CMD_OK)
         *exit_out = resolve_costs(args);
     return *exit_out == CMD_OK;

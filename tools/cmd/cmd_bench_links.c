@@ -189,7 +189,7 @@ static dp_status_t open_line(bench_t *b, int32_t index, line_t *line)
     return status < 0 ? status : line->vt->start(line->comm);
 }
 
-static dp_status_t hand_over(bench_t *b, line_t *line, size_t bytes)
+static dp_status_t hand_over_links(bench_t *b, line_t *line, size_t bytes)
 {
     dp_message_tag_t tag = {.number = line->count, .bytes = (uint32_t)bytes};
 
@@ -216,9 +216,9 @@ static dp_status_t ping(bench_t *b, line_t *line, size_t bytes, double *ms_out)
         double ms;
 
         for (int i = 0; i < ROUNDS && status >= 0; i++) {
-            status = (line->first ? hand_over : take_over)(b, line, bytes);
+            status = (line->first ? hand_over_links : take_over)(b, line, bytes);
             if (status >= 0)
-                status = (line->first ? take_over : hand_over)(b, line, bytes);
+                status = (line->first ? take_over : hand_over_links)(b, line, bytes);
             line->count++;
         }
         if (status >= 0)
@@ -231,7 +231,7 @@ static dp_status_t ping(bench_t *b, line_t *line, size_t bytes, double *ms_out)
     return status;
 }
 
-static dp_status_t measure(bench_t *b, int32_t index)
+static dp_status_t measure_links(bench_t *b, int32_t index)
 {
     line_t line = {0};
     double small = 0, large = 0;
@@ -260,7 +260,7 @@ static dp_status_t measure_all(bench_t *b)
         pair_t *pair = &b->pairs[i];
 
         if (b->rank == pair->a || b->rank == pair->b)
-            status = measure(b, i);
+            status = measure_links(b, i);
         if (status >= 0)
             status = dp_group_all_gather(b->group, pair, sizeof(*pair), all);
         if (status >= 0)
@@ -299,7 +299,7 @@ static void put_kind(const bench_t *b, FILE *to, bool near)
         fprintf(to, "%s.HOP=%.6g\n%s.BANDWIDTH=%.6g\n", name, median(b, near, true), name, median(b, near, false));
 }
 
-static dp_status_t put(const bench_t *b, output_t *output)
+static dp_status_t put_links(const bench_t *b, output_t *output)
 {
     FILE *to = output->file;
 
@@ -349,7 +349,7 @@ static void close_device(bench_t *b)
         b->device_vt->close(b->device);
 }
 
-static dp_status_t run(const settings_t *settings)
+static dp_status_t run_bench(const settings_t *settings)
 {
     bench_t b = {.settings = settings};
     output_t output;
@@ -368,7 +368,7 @@ static dp_status_t run(const settings_t *settings)
     if (status >= 0 && b.rank == 0) {
         status = output_open(&output, settings->output);
         if (status >= 0)
-            status = output_close(&output, put(&b, &output));
+            status = output_close(&output, put_links(&b, &output));
     }
     if (status < 0)
         dp_group_abort(b.group, status, dp_last_error());
@@ -387,5 +387,5 @@ int cmd_bench_links(int argc, char **argv)
         return code;
     if (optind < argc)
         return command_usage(&command_bench_links, "%s: one operand too many", argv[optind]);
-    return run(&settings) == DP_OK ? CMD_OK : command_failed(&command_bench_links, DP_ERR_IO);
+    return run_bench(&settings) == DP_OK ? CMD_OK : command_failed(&command_bench_links, DP_ERR_IO);
 }

@@ -66,7 +66,7 @@ static const int32_t loop_chunks[] = {2, 4};
 enum { MOST_PLACINGS = TOPOLOGY_MIRRORS + 1 };
 enum { MOST_VARIANTS = sizeof(loop_chunks) / sizeof(loop_chunks[0]) };
 
-static void fill(entry_t *entry, const plan_t *plan)
+static void fill_entry(entry_t *entry, const plan_t *plan)
 {
     const dp_simulation_t *s = &plan->simulation;
 
@@ -106,7 +106,7 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
     if (status >= 0)
         status = dp_simulate(plan->program, &costs, 0, &plan->simulation);
     if (status >= 0)
-        fill(entry, plan);
+        fill_entry(entry, plan);
     return status;
 }
 
@@ -199,7 +199,7 @@ static dp_status_t make_table(table_t *table)
 
 /* ---- output ---- */
 
-static dp_status_t put_text(const table_t *table, output_t *output)
+static dp_status_t put_table(const table_t *table, output_t *output)
 {
     FILE *to = output->file;
     char costs[160];
@@ -305,11 +305,11 @@ static dp_status_t put_picture(const table_t *table, output_t *output)
     return status;
 }
 
-static dp_status_t put(const table_t *table, output_t *output)
+static dp_status_t put_entries(const table_t *table, output_t *output)
 {
     switch (table->args->format) {
     case FORMAT_TEXT:
-        return put_text(table, output);
+        return put_table(table, output);
     case FORMAT_JSON:
         return put_json(table, output);
     default:
@@ -317,7 +317,7 @@ static dp_status_t put(const table_t *table, output_t *output)
     }
 }
 
-static int run(const args_t *args)
+static int run_compare(const args_t *args)
 {
     table_t table = {.args = args};
     output_t output;
@@ -332,7 +332,7 @@ static int run(const args_t *args)
     if (status >= 0)
         status = output_open(&output, args->output);
     if (status >= 0)
-        status = output_close(&output, put(&table, &output));
+        status = output_close(&output, put_entries(&table, &output));
     if (status < 0)
         code = args_failed(args, status);
     else if (table.fitting == 0)
@@ -347,7 +347,7 @@ int cmd_compare(int argc, char **argv)
     int code;
 
     if (args_parse(&command_compare, argc, argv, &args, &code))
-        code = run(&args);
+        code = run_compare(&args);
     args_clear(&args);
     return code;
 }

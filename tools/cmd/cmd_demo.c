@@ -162,7 +162,7 @@ static dp_status_t put_page(const char *trace_path, const dp_schedule_t *schedul
     return status;
 }
 
-static dp_status_t draw(const demo_t *demo, const demo_result_t *result, output_t *output)
+static dp_status_t draw_method(const demo_t *demo, const demo_result_t *result, output_t *output)
 {
     const dp_schedule_t *schedule = result->schedule;
     char title[128], subtitle[128];
@@ -188,7 +188,7 @@ static dp_status_t draw(const demo_t *demo, const demo_result_t *result, output_
     return status;
 }
 
-static dp_status_t show(const demo_t *demo, const demo_result_t *result)
+static dp_status_t show_method(const demo_t *demo, const demo_result_t *result)
 {
     const char *folder = demo->args->output != NULL ? demo->args->output : "demo";
     char trace[1024], page[1024], picture[1024];
@@ -209,7 +209,7 @@ static dp_status_t show(const demo_t *demo, const demo_result_t *result)
     printf("\nthe run of %s to look at, in any browser: %s\n", result->schedule->method, page);
     status = open_in(&output, picture, sizeof(picture), folder, "executed.png");
     if (status >= 0)
-        status = output_close(&output, draw(demo, result, &output));
+        status = output_close(&output, draw_method(demo, result, &output));
     if (status >= 0)
         printf("as a picture: %s\n", picture);
     return status == DP_ERR_UNSUPPORTED ? DP_OK : status; /* built without cairo */
@@ -225,7 +225,7 @@ static void put_share(double share)
         printf(" %5.1f %%", 100.0 * share);
 }
 
-static void put_row(const demo_t *demo, const demo_result_t *result)
+static void put_method(const demo_t *demo, const demo_result_t *result)
 {
     const demo_figures_t *s = &result->simulated, *m = &result->measured;
     double ms = demo->unit_ns / 1e6;
@@ -255,7 +255,7 @@ static dp_status_t run_all(const demo_t *demo)
 
         status = demo_run(&request, &result);
         if (status >= 0)
-            put_row(demo, &result);
+            put_method(demo, &result);
         if (m == 0)
             first = result;
         else
@@ -265,12 +265,12 @@ static dp_status_t run_all(const demo_t *demo)
            "in pairs and backwards alone, where the engine hides a little more between\n"
            "operations.\n");
     if (status >= 0)
-        status = show(demo, &first);
+        status = show_method(demo, &first);
     demo_clear(&first);
     return status;
 }
 
-static int run(const args_t *args)
+static int run_demo(const args_t *args)
 {
     demo_t demo = {.args = args, .ranks = args->ranks > 0 ? args->ranks : 8};
     int code = read_methods(args, &demo);
@@ -292,7 +292,7 @@ int cmd_demo(int argc, char **argv)
     int code;
 
     if (args_parse(&command_demo, argc, argv, &args, &code))
-        code = run(&args);
+        code = run_demo(&args);
     args_clear(&args);
     return code;
 }

@@ -292,7 +292,7 @@ static void *room(size_t count, size_t bytes, dp_status_t *status)
 }
 
 /* The maps of experts are made last, when it is known how long their rows are. */
-static dp_status_t make_room(eplb_job_t *job)
+static dp_status_t make_room_for_plan(eplb_job_t *job)
 {
     size_t layers = (size_t)job->shape.layers, slots = layers * (size_t)job->shape.replicas;
     dp_status_t status = dp_eplb_workspace_bytes(&job->shape, &job->workspace_bytes);
@@ -313,7 +313,7 @@ static dp_status_t make_room(eplb_job_t *job)
     return status;
 }
 
-static dp_status_t measure(eplb_job_t *job, int which, const int32_t *slots)
+static dp_status_t measure_plan(eplb_job_t *job, int which, const int32_t *slots)
 {
     return dp_eplb_measure(&job->shape, job->weights, slots, &job->balance[which], job->gpu_loads[which],
                            job->node_loads[which], job->workspace, job->workspace_bytes);
@@ -347,29 +347,29 @@ static dp_status_t add_lists(eplb_job_t *job)
     return status;
 }
 
-static dp_status_t work(eplb_job_t *job)
+static dp_status_t work_on_layers(eplb_job_t *job)
 {
     dp_status_t status = read_loads(job);
 
     if (status == DP_OK)
-        status = make_room(job);
+        status = make_room_for_plan(job);
     if (status == DP_OK)
         status = read_before(job);
     if (status == DP_OK)
-        status = measure(job, 0, job->before);
+        status = measure_plan(job, 0, job->before);
     if (status == DP_OK)
         status = plan(job);
     if (status == DP_OK)
         status = add_lists(job);
     if (status == DP_OK)
-        status = measure(job, 1, job->after.physical_to_logical);
+        status = measure_plan(job, 1, job->after.physical_to_logical);
     if (status == DP_OK && job->from == NULL)
         status = dp_eplb_transfers(&job->shape, job->before, job->after.physical_to_logical, job->update.expert_bytes,
                                    NULL, &job->moves, job->workspace, job->workspace_bytes);
     return status;
 }
 
-static void clear(eplb_job_t *job)
+static void clear_job(eplb_job_t *job)
 {
     free(job->weights);
     free(job->before);
@@ -395,12 +395,12 @@ int cmd_eplb(int argc, char **argv)
 
     if (code >= 0)
         return code;
-    status = work(&job);
+    status = work_on_layers(&job);
     if (status == DP_OK)
         status = output_open(&output, job.output);
     if (status == DP_OK)
         status = output_close(&output, eplb_put(&job, &output));
-    clear(&job);
+    clear_job(&job);
     if (status == DP_ERR_NUMERIC) /* what the files hold is wrong, whatever the reason */
         status = DP_ERR_INVALID;
     return status == DP_OK ? CMD_OK : command_failed(&command_eplb, status);

@@ -73,8 +73,8 @@ static int read_layers(const args_t *args, layers_t *layers)
     return CMD_OK;
 }
 
-static dp_status_t simulate(const plan_t *plan, const layers_t *layers, const int32_t *first, double *scale,
-                            double *step_out)
+static dp_status_t simulate_partition(const plan_t *plan, const layers_t *layers, const int32_t *first, double *scale,
+                                      double *step_out)
 {
     int32_t stages = dp_schedule_stages(plan->schedule);
     dp_costs_t costs = plan->args->costs;
@@ -128,9 +128,9 @@ static dp_status_t partition(const plan_t *plan, const layers_t *layers)
     for (int32_t s = 0; s <= stages && status >= 0; s++)
         even[s] = (int32_t)((int64_t)layers->count * s / stages);
     if (status >= 0)
-        status = simulate(plan, layers, even, scale, &even_step);
+        status = simulate_partition(plan, layers, even, scale, &even_step);
     if (status >= 0)
-        status = simulate(plan, layers, first, scale, &step);
+        status = simulate_partition(plan, layers, first, scale, &step);
     if (status >= 0)
         say(first, scale, stages, step, even_step);
     free(first);
@@ -138,7 +138,7 @@ static dp_status_t partition(const plan_t *plan, const layers_t *layers)
     return status;
 }
 
-static int run(const args_t *args)
+static int run_partition(const args_t *args)
 {
     layers_t layers = {NULL, 0};
     plan_t plan = {.args = args};
@@ -166,7 +166,7 @@ int cmd_partition(int argc, char **argv)
     int code;
 
     if (args_parse(&command_partition, argc, argv, &args, &code))
-        code = run(&args);
+        code = run_partition(&args);
     args_clear(&args);
     return code;
 }

@@ -170,7 +170,7 @@ static void remember(seen_t *seen, const char *name)
     snprintf(seen->names[seen->count++], sizeof(*seen->names), "%s", name);
 }
 
-static void show(void *into, const char *path)
+static void show_plugin(void *into, const char *path)
 {
     seen_t *seen = into;
     char offers[CONFORM_INTERFACES * 24] = "", abi[32];
@@ -203,7 +203,7 @@ static int list(void)
 {
     seen_t seen = {0};
 
-    each_plugin(show, &seen);
+    each_plugin(show_plugin, &seen);
     if (seen.count == 0 && !seen.failed)
         printf("no plugin in DUALPIPE_PLUGIN_PATH or %s\n", DP_PLUGIN_DIR);
     free(seen.names);
@@ -213,7 +213,7 @@ static int list(void)
 /* ---- check ---- */
 
 /* argv[0] is "check"; the plugin is the first word that is no option. */
-static int check(int argc, char **argv)
+static int check_plugin(int argc, char **argv)
 {
     static char title[] = "dualpipe plugin check";
     const char *plugin = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
@@ -240,6 +240,6 @@ int cmd_plugin(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "list") == 0)
         return list();
     if (argc >= 2 && strcmp(argv[1], "check") == 0)
-        return check(argc - 1, argv + 1);
+        return check_plugin(argc - 1, argv + 1);
     return command_usage(&command_plugin, "say list, or check NAME");
 }

@@ -90,7 +90,7 @@ static dp_status_t write_plan(const plan_t *plan, output_t *output)
     }
 }
 
-static int run(const args_t *args)
+static int run_schedule(const args_t *args)
 {
     plan_t plan;
     output_t output;
@@ -119,7 +119,7 @@ int cmd_schedule(int argc, char **argv)
 
     if (args_parse(&command_schedule, argc, argv, &args, &code)) {
         args.transport = args.comm ? DP_TRANSPORT_BUNDLES : DP_TRANSPORT_CREDITS;
-        code = run(&args);
+        code = run_schedule(&args);
     }
     args_clear(&args);
     return code;

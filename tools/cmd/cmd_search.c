@@ -67,7 +67,7 @@ const command_t command_search = {
         "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits the memory\n"};
 
 /* One line that is written over on a terminal; silent elsewhere. */
-static int show(void *user, const dp_search_state_t *state)
+static int show_found(void *user, const dp_search_state_t *state)
 {
     const double *seconds = user;
     struct winsize window = {.ws_col = 0};
@@ -136,7 +136,7 @@ static dp_status_t search_placed(const args_t *args, dp_costs_t *costs, dp_searc
     return status;
 }
 
-static int run(const args_t *args)
+static int run_search(const args_t *args)
 {
     double seconds = args->seconds > 0.0 ? args->seconds : 10.0;
     dp_search_request_t request = {.struct_size = sizeof(request),
@@ -148,7 +148,7 @@ static int run(const args_t *args)
                                    .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
                                    .seconds = seconds,
                                    .seed = (uint64_t)args->seed,
-                                   .progress = show,
+                                   .progress = show_found,
                                    .user = &seconds,
                                    .placements = args->placement > 0 ? 1u << (args->placement - 1) : 0,
                                    .weights = args->weights,
@@ -184,7 +184,7 @@ int cmd_search(int argc, char **argv)
     int code;
 
     if (args_parse(&command_search, argc, argv, &args, &code))
-        code = run(&args);
+        code = run_search(&args);
     args_clear(&args);
     return code;
 }

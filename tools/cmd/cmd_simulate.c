@@ -115,7 +115,7 @@ static void put_hosts(FILE *to, const plan_t *plan)
             t->near_bandwidth, t->far_hop, t->far_bandwidth);
 }
 
-static dp_status_t put_text(const plan_t *plan, const ways_t *ways, output_t *output)
+static dp_status_t put_table(const plan_t *plan, const ways_t *ways, output_t *output)
 {
     const dp_schedule_t *schedule = plan->schedule;
     const dp_costs_t *costs = &plan->args->costs;
@@ -232,7 +232,7 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
     return DP_OK;
 }
 
-static dp_status_t put(const plan_t *plan, output_t *output)
+static dp_status_t put_result(const plan_t *plan, output_t *output)
 {
     ways_t ways = {NULL, 0};
     dp_status_t status;
@@ -241,12 +241,12 @@ static dp_status_t put(const plan_t *plan, output_t *output)
         return figure_write(plan, output);
     status = ways_make(plan->simulation.timeline, &ways);
     if (status >= 0)
-        status = (plan->args->format == FORMAT_TEXT ? put_text : put_json)(plan, &ways, output);
+        status = (plan->args->format == FORMAT_TEXT ? put_table : put_json)(plan, &ways, output);
     ways_clear(&ways);
     return status;
 }
 
-static int run(const args_t *args)
+static int run_simulation(const args_t *args)
 {
     plan_t plan;
     output_t output;
@@ -256,7 +256,7 @@ static int run(const args_t *args)
         dp_status_t status = output_open(&output, args->output);
 
         if (status == DP_OK)
-            status = output_close(&output, put(&plan, &output));
+            status = output_close(&output, put_result(&plan, &output));
         code = status == DP_OK ? CMD_OK : args_failed(args, status);
     }
     plan_clear(&plan);
@@ -269,7 +269,7 @@ int cmd_simulate(int argc, char **argv)
     int code;
 
     if (args_parse(&command_simulate, argc, argv, &args, &code))
-        code = run(&args);
+        code = run_simulation(&args);
     args_clear(&args);
     return code;
 }

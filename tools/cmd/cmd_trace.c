@@ -57,7 +57,7 @@ static dp_status_t put_costs(const trace_args_t *args, const dp_trace_t *trace, 
     return dp_trace_costs_write(trace, &costs, output_write, output);
 }
 
-static dp_status_t put(const trace_args_t *args, const dp_trace_t *trace, output_t *output)
+static dp_status_t put_report(const trace_args_t *args, const dp_trace_t *trace, output_t *output)
 {
     if (args->action == TRACE_COSTS)
         return put_costs(args, trace, output);
@@ -76,7 +76,7 @@ static int merge(const trace_args_t *args)
     return status == DP_OK ? CMD_OK : trace_failed(status);
 }
 
-static int run(const trace_args_t *args)
+static int run_action(const trace_args_t *args)
 {
     const dp_trace_options_t options = {.struct_size = sizeof(options),
                                         .annotations = args->action == TRACE_COSTS,
@@ -95,7 +95,7 @@ static int run(const trace_args_t *args)
     if (status == DP_OK)
         status = output_open(&output, args->output);
     if (status == DP_OK)
-        status = output_close(&output, put(args, trace, &output));
+        status = output_close(&output, put_report(args, trace, &output));
     dp_trace_free(trace);
     return status == DP_OK ? CMD_OK : trace_failed(status);
 }
@@ -106,6 +106,6 @@ int cmd_trace(int argc, char **argv)
     int code;
 
     if (trace_args_parse(argc, argv, &args, &code))
-        code = args.action == TRACE_MERGE ? merge(&args) : run(&args);
+        code = args.action == TRACE_MERGE ? merge(&args) : run_action(&args);
     return code;
 }

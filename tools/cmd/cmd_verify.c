@@ -137,7 +137,7 @@ static void say(const args_t *args, const plan_t *plan)
     say_memory(args, plan);
 }
 
-static int run(const args_t *args)
+static int run_verify(const args_t *args)
 {
     plan_t plan;
     int code = plan_simulation(args, &plan, false);
@@ -156,7 +156,7 @@ int cmd_verify(int argc, char **argv)
     int code;
 
     if (args_parse(&command_verify, argc, argv, &args, &code))
-        code = run(&args);
+        code = run_verify(&args);
     args_clear(&args);
     return code;
 }

@@ -105,7 +105,7 @@ static void put_summary(const eplb_job_t *job, FILE *to)
 }
 
 /* The summary last: a terminal shows the end. */
-static dp_status_t put_text(const eplb_job_t *job, FILE *to)
+static dp_status_t put_plan(const eplb_job_t *job, FILE *to)
 {
     const dp_eplb_shape_t *s = &job->shape;
 
@@ -265,7 +265,7 @@ dp_status_t eplb_put(const eplb_job_t *job, output_t *output)
 {
     switch (job->format) {
     case FORMAT_TEXT:
-        return put_text(job, output->file);
+        return put_plan(job, output->file);
     case FORMAT_TSV:
         return put_tsv(job, output->file);
     case FORMAT_JSON:

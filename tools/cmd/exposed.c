@@ -21,7 +21,7 @@ static int by_flow(const void *a, const void *b)
     return x->flow < y->flow ? -1 : x->flow > y->flow;
 }
 
-static int64_t collect(const dp_timeline_t *timeline, struct way *at)
+static int64_t collect_lanes(const dp_timeline_t *timeline, struct way *at)
 {
     int64_t n = 0, count;
 
@@ -41,11 +41,11 @@ static int64_t collect(const dp_timeline_t *timeline, struct way *at)
 
 dp_status_t ways_make(const dp_timeline_t *timeline, ways_t *ways_out)
 {
-    ways_out->n = collect(timeline, NULL);
+    ways_out->n = collect_lanes(timeline, NULL);
     ways_out->at = calloc((size_t)ways_out->n + 1, sizeof(*ways_out->at));
     if (ways_out->at == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the ways of %lld messages", (long long)ways_out->n);
-    (void)collect(timeline, ways_out->at);
+    (void)collect_lanes(timeline, ways_out->at);
     qsort(ways_out->at, (size_t)ways_out->n, sizeof(*ways_out->at), by_flow);
     return DP_OK;
 }

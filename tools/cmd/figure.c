@@ -13,7 +13,7 @@ static draw_format_t picture_format(format_t format)
 }
 
 /* "idle 6 to 7 of 66, at most 9 micro-batches held; F=1 I=1 W=1 B=2 FB=3 hop 0" */
-static void describe(const plan_t *plan, char *text, size_t bytes)
+static void describe_figure(const plan_t *plan, char *text, size_t bytes)
 {
     const dp_simulation_t *simulation = &plan->simulation;
     const dp_costs_t *costs = &plan->args->costs;
@@ -36,7 +36,7 @@ static void describe(const plan_t *plan, char *text, size_t bytes)
              dp_costs_pair(costs), costs->hop);
 }
 
-static dp_status_t draw(const plan_t *plan, output_t *output)
+static dp_status_t draw_figure(const plan_t *plan, output_t *output)
 {
     const dp_schedule_t *schedule = plan->schedule;
     char title[128], subtitle[256];
@@ -57,7 +57,7 @@ static dp_status_t draw(const plan_t *plan, output_t *output)
     snprintf(title, sizeof(title), "%s%s: %d rank%s, %d micro-batch%s", schedule->method,
              schedule->forward_only ? ", forward only" : "", schedule->ranks, schedule->ranks > 1 ? "s" : "",
              schedule->microbatches, schedule->microbatches > 1 ? "es" : "");
-    describe(plan, subtitle, sizeof(subtitle));
+    describe_figure(plan, subtitle, sizeof(subtitle));
     return draw_timeline_write(&picture, picture_format(plan->args->format), output_write, output);
 }
 
@@ -65,5 +65,5 @@ dp_status_t figure_write(const plan_t *plan, output_t *output)
 {
     if (plan->args->format == FORMAT_TRACE)
         return dp_timeline_write_chrome(plan->simulation.timeline, output_write, output);
-    return draw(plan, output);
+    return draw_figure(plan, output);
 }

@@ -130,13 +130,13 @@ dp_status_t listing_csv(const dp_schedule_t *schedule, int32_t rank, output_t *o
 
 /* ---- transfers ---- */
 
-static void put_row(FILE *to, int32_t rank, int64_t seq, const char *kind, const dp_instr_t *instr, int32_t peer)
+static void put_operation(FILE *to, int32_t rank, int64_t seq, const char *kind, const dp_instr_t *instr, int32_t peer)
 {
     fprintf(to, "%d\t%lld\t%s\t%d\t%d\t%d\t%d\t%d\t-1\n", rank, (long long)seq, kind, instr->chunk, instr->microbatch,
             instr->chunk2, instr->microbatch2, peer);
 }
 
-static bool is_transfer(const dp_instr_t *instr)
+static bool is_sent(const dp_instr_t *instr)
 {
     return instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV;
 }
@@ -145,12 +145,12 @@ static bool is_transfer(const dp_instr_t *instr)
 static bool ends_bundle(const dp_program_t *program, int32_t rank, int64_t i)
 {
     for (int64_t next = i + 1; next < program->first[rank + 1]; next++)
-        if (is_transfer(&program->instrs[next]))
+        if (is_sent(&program->instrs[next]))
             return program->instrs[next].bundle != program->instrs[i].bundle;
     return true;
 }
 
-static void put_rank(FILE *to, const dp_program_t *program, int32_t rank)
+static void put_rank_list(FILE *to, const dp_program_t *program, int32_t rank)
 {
     static const char *const names[2][2] = {{"SF", "SB"}, {"RF", "RB"}};
     int64_t seq = 0;
@@ -160,10 +160,10 @@ static void put_rank(FILE *to, const dp_program_t *program, int32_t rank)
         const dp_instr_t *instr = &program->instrs[i];
 
         if (instr->kind == DP_INSTR_COMPUTE)
-            put_row(to, rank, seq++, dp_op_kind_name(instr->op), instr, -1);
-        if (!is_transfer(instr))
+            put_operation(to, rank, seq++, dp_op_kind_name(instr->op), instr, -1);
+        if (!is_sent(instr))
             continue;
-        put_row(to, rank, seq++, names[instr->kind == DP_INSTR_RECV][instr->op != DP_OP_F], instr, instr->peer);
+        put_operation(to, rank, seq++, names[instr->kind == DP_INSTR_RECV][instr->op != DP_OP_F], instr, instr->peer);
         members++;
         if (ends_bundle(program, rank, i)) {
             fprintf(to, "%d\t%lld\tC\t-1\t-1\t-1\t-1\t-1\t%d\n", rank, (long long)seq++, members);
@@ -182,6 +182,6 @@ dp_status_t listing_transfers(const dp_program_t *program, int32_t rank, output_
     fputs("#rank\tseq\top\tdir\tmb\tdir2\tmb2\tpeer\tn\n", output->file);
     for (int32_t r = 0; r < schedule->ranks; r++)
         if (rank < 0 || r == rank)
-            put_rank(output->file, program, r);
+            put_rank_list(output->file, program, r);
     return DP_OK;
 }

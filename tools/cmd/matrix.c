@@ -32,7 +32,7 @@ static dp_status_t complain(const reader_t *r, const char *what)
     return dp_fail(DP_ERR_INVALID, "%s:%d:%td: %s", r->name, r->line, r->at - r->line_start + 1, what);
 }
 
-static dp_status_t add(reader_t *r, double value)
+static dp_status_t add_number(reader_t *r, double value)
 {
     if (r->count == r->room) {
         size_t room = r->room == 0 ? 256 : 2 * r->room;
@@ -76,7 +76,7 @@ static dp_status_t read_number(reader_t *r, double *value_out)
     return DP_OK;
 }
 
-static dp_status_t read_row(reader_t *r)
+static dp_status_t read_line(reader_t *r)
 {
     int32_t columns = 0;
     dp_status_t status = DP_OK;
@@ -89,7 +89,7 @@ static dp_status_t read_row(reader_t *r)
             break;
         if (columns == MATRIX_LIMIT)
             return complain(r, "more than 65536 numbers in a row");
-        if ((status = read_number(r, &value)) != DP_OK || (status = add(r, value)) != DP_OK)
+        if ((status = read_number(r, &value)) != DP_OK || (status = add_number(r, value)) != DP_OK)
             return status;
         columns++;
     }
@@ -108,7 +108,7 @@ static dp_status_t read_row(reader_t *r)
 static dp_status_t read_rows(reader_t *r)
 {
     while (r->at < r->end) {
-        dp_status_t status = read_row(r);
+        dp_status_t status = read_line(r);
 
         if (status != DP_OK)
             return status;

@@ -19,7 +19,7 @@ typedef struct reading {
     size_t count, room;
 } reading_t;
 
-static dp_status_t hand_over(void *user, void *buffer, size_t room, size_t *bytes_out)
+static dp_status_t hand_over_matrix(void *user, void *buffer, size_t room, size_t *bytes_out)
 {
     reading_t *r = user;
 
@@ -40,12 +40,12 @@ static dp_status_t named(const reading_t *r, dp_status_t status)
     return dp_fail(status == DP_ERR_REJECTED ? DP_ERR_INVALID : status, "%s: %s", r->name, message);
 }
 
-static dp_status_t next(const reading_t *r, dp__trace_json_token_t *token)
+static dp_status_t next_token(const reading_t *r, dp__trace_json_token_t *token)
 {
     return named(r, dp__trace_json_next(r->json, token));
 }
 
-static dp_status_t add(reading_t *r, const char *text, int32_t column)
+static dp_status_t add_element(reading_t *r, const char *text, int32_t column)
 {
     double value = strtod(text, NULL);
 
@@ -65,14 +65,14 @@ static dp_status_t add(reading_t *r, const char *text, int32_t column)
 }
 
 /* Behind the [ of a row. */
-static dp_status_t read_row(reading_t *r)
+static dp_status_t read_array(reading_t *r)
 {
     dp__trace_json_token_t token;
     dp_status_t status;
     int32_t columns = 0;
 
-    while ((status = next(r, &token)) == DP_OK && token.kind == DP__JSON_NUMBER && columns < MATRIX_LIMIT) {
-        status = add(r, token.text, columns++);
+    while ((status = next_token(r, &token)) == DP_OK && token.kind == DP__JSON_NUMBER && columns < MATRIX_LIMIT) {
+        status = add_element(r, token.text, columns++);
         if (status != DP_OK)
             return status;
     }
@@ -96,10 +96,10 @@ static dp_status_t read_table(reading_t *r)
     dp__trace_json_token_t token;
     dp_status_t status;
 
-    while ((status = next(r, &token)) == DP_OK && token.kind == DP__JSON_ARRAY) {
+    while ((status = next_token(r, &token)) == DP_OK && token.kind == DP__JSON_ARRAY) {
         if (r->matrix.rows == MATRIX_LIMIT)
             return dp_fail(DP_ERR_INVALID, "%s: more than %d rows", r->name, MATRIX_LIMIT);
-        status = read_row(r);
+        status = read_array(r);
         if (status != DP_OK)
             return status;
     }
@@ -116,12 +116,12 @@ static dp_status_t read_object(reading_t *r, const char *key, bool *found)
     dp__trace_json_token_t token;
     dp_status_t status;
 
-    while ((status = next(r, &token)) == DP_OK && token.kind == DP__JSON_KEY) {
+    while ((status = next_token(r, &token)) == DP_OK && token.kind == DP__JSON_KEY) {
         const bool wanted = strcmp(token.text, key) == 0;
 
         if (wanted && *found)
             return dp_fail(DP_ERR_INVALID, "%s: the key %s is there twice", r->name, key);
-        status = next(r, &token);
+        status = next_token(r, &token);
         if (status == DP_OK && wanted) {
             *found = true;
             status = token.kind == DP__JSON_ARRAY
@@ -140,7 +140,7 @@ static dp_status_t read_object(reading_t *r, const char *key, bool *found)
 static dp_status_t read_document(reading_t *r, const char *key, bool *found)
 {
     dp__trace_json_token_t token;
-    dp_status_t status = next(r, &token);
+    dp_status_t status = next_token(r, &token);
 
     *found = status == DP_OK && token.kind == DP__JSON_ARRAY;
     if (*found)
@@ -148,7 +148,7 @@ static dp_status_t read_document(reading_t *r, const char *key, bool *found)
     else if (status == DP_OK)
         status = read_object(r, key, found);
     if (status == DP_OK)
-        status = next(r, &token); /* the end, or what may not follow it */
+        status = next_token(r, &token); /* the end, or what may not follow it */
     if (status == DP_OK && dp__trace_json_unclosed(r->json))
         status = dp_fail(DP_ERR_INVALID, "%s: the array is not closed: the file is cut off", r->name);
     return status;
@@ -163,7 +163,7 @@ dp_status_t matrix_parse_json(const char *name, const char *text, size_t bytes, 
     for (int k = 0; keys[k] != NULL && !found && status == DP_OK; k++) {
         reading_t r = {.name = name, .text = text, .bytes = bytes};
 
-        status = dp__trace_json_open(hand_over, &r, &r.json);
+        status = dp__trace_json_open(hand_over_matrix, &r, &r.json);
         if (status != DP_OK)
             return status;
         status = read_document(&r, keys[k], &found);

@@ -12,7 +12,7 @@ typedef struct held {
     memory_peaks_t peaks;
 } held_t;
 
-static void add(held_t *held, double activations, double deferred)
+static void add_held(held_t *held, double activations, double deferred)
 {
     memory_peaks_t *peaks = &held->peaks;
 
@@ -24,18 +24,18 @@ static void add(held_t *held, double activations, double deferred)
                                           held->deferred * held->bytes->deferred);
 }
 
-static void begin(held_t *held, int kind, double share)
+static void begin_hold(held_t *held, int kind, double share)
 {
     if (kind == DP_OP_F)
-        add(held, share, 0.0);
+        add_held(held, share, 0.0);
 }
 
-static void end(held_t *held, int kind, double share, int forward_only)
+static void end_hold(held_t *held, int kind, double share, int forward_only)
 {
     if (kind == DP_OP_I)
-        add(held, 0.0, share);
+        add_held(held, 0.0, share);
     if (kind == DP_OP_B || kind == DP_OP_W || (kind == DP_OP_F && forward_only))
-        add(held, -share, kind == DP_OP_W ? -share : 0.0);
+        add_held(held, -share, kind == DP_OP_W ? -share : 0.0);
 }
 
 /* Passes begin at their first letter and end at their last; under a name, all at once. */
@@ -47,17 +47,17 @@ static void add_braid(held_t *held, const dp_braid_t *braid, double share, int f
     for (const char *c = braid->order; *c != '\0' && !named; c++)
         left[*c >= 'a' ? *c - 'a' : *c - 'A']++;
     for (int32_t i = 0; i < braid->npasses && named; i++)
-        begin(held, braid->passes[i].kind, share);
+        begin_hold(held, braid->passes[i].kind, share);
     for (const char *c = braid->order, *seen = c; *c != '\0' && !named; c++) {
         int pass = *c >= 'a' ? *c - 'a' : *c - 'A';
 
         if (*c >= 'a' && memchr(seen, *c, (size_t)(c - seen)) == NULL)
-            begin(held, braid->passes[pass].kind, share);
+            begin_hold(held, braid->passes[pass].kind, share);
         if (--left[pass] == 0)
-            end(held, braid->passes[pass].kind, share, forward_only);
+            end_hold(held, braid->passes[pass].kind, share, forward_only);
     }
     for (int32_t i = 0; i < braid->npasses && named; i++)
-        end(held, braid->passes[i].kind, share, forward_only);
+        end_hold(held, braid->passes[i].kind, share, forward_only);
 }
 
 memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memory_bytes_t *bytes)
@@ -65,7 +65,7 @@ memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memo
     double share = 1.0 / dp_schedule_split(schedule);
     held_t held = {.bytes = bytes, .weights = bytes->weights * dp_schedule_paths(schedule)};
 
-    add(&held, 0.0, 0.0);
+    add_held(&held, 0.0, 0.0);
     for (int64_t i = schedule->first[rank]; i < schedule->first[rank + 1]; i++) {
         int kind = schedule->ops[i].kind;
 
@@ -73,8 +73,8 @@ memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memo
             add_braid(&held, &schedule->braids[schedule->ops[i].microbatch], share, schedule->forward_only);
             continue;
         }
-        begin(&held, kind == DP_OP_FB ? DP_OP_F : kind, share);
-        end(&held, kind == DP_OP_FB ? DP_OP_B : kind, share, schedule->forward_only);
+        begin_hold(&held, kind == DP_OP_FB ? DP_OP_F : kind, share);
+        end_hold(&held, kind == DP_OP_FB ? DP_OP_B : kind, share, schedule->forward_only);
     }
     return held.peaks;
 }

@@ -51,7 +51,7 @@ static window_t window_of(const dp_timeline_t *timeline, int32_t step)
 }
 
 /* The spans of one step, its beginning at 0. */
-static dp_status_t cut(const dp_timeline_t *all, int32_t step, window_t w, dp_timeline_t **timeline_out)
+static dp_status_t cut_steps(const dp_timeline_t *all, int32_t step, window_t w, dp_timeline_t **timeline_out)
 {
     int32_t ranks = dp_timeline_ranks(all);
     int64_t most = 0, n;
@@ -125,7 +125,7 @@ static dp_status_t figures_of(const dp_timeline_t *timeline, double unit_ns, dem
 }
 
 /* As the engine will enqueue it; its messages are small and leave from the lane that made them. */
-static dp_status_t simulate(const demo_request_t *request, const demo_pace_t *pace, demo_result_t *result)
+static dp_status_t simulate_method(const demo_request_t *request, const demo_pace_t *pace, demo_result_t *result)
 {
     dp_segment_costs_t segments = pace->segments;
     dp_costs_t costs = {.struct_size = sizeof(costs), .segments = &segments, .hop = request->hop, .barrier = 1.0};
@@ -228,7 +228,7 @@ static dp_status_t execute(const demo_request_t *request, const demo_pace_t *pac
         }
     }
     if (status >= 0)
-        status = cut(all, best, shortest, &result->timeline);
+        status = cut_steps(all, best, shortest, &result->timeline);
     dp_timeline_free(all);
     if (status >= 0)
         status = figures_of(result->timeline, request->unit_ns, &result->measured);
@@ -252,7 +252,7 @@ dp_status_t demo_run(const demo_request_t *request, demo_result_t *result_out)
     if (status < 0)
         return status;
     pace = pace_of(request, result_out->schedule);
-    status = simulate(request, &pace, result_out);
+    status = simulate_method(request, &pace, result_out);
     return status < 0 || request->unit_ns <= 0.0 ? status : execute(request, &pace, result_out);
 }
 

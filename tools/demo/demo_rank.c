@@ -126,8 +126,8 @@ static void fill_segments(rank_t *rank, dp_segment_t *segments)
     }
 }
 
-static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
-                         dp_stage_t **stage_out)
+static dp_status_t build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                               dp_stage_t **stage_out)
 {
     rank_t *rank = user;
     int32_t layers = rank->pace->segments.layers;
@@ -159,7 +159,7 @@ static dp_status_t run_steps(rank_t *rank)
                                      .device = "device_cpu",
                                      .boundary_bytes = sizeof(double),
                                      .trace_steps = rank->steps,
-                                     .build = build,
+                                     .build = build_stage,
                                      .user = rank};
     dp_step_t step = {.struct_size = sizeof(step), .inputs = rank->data, .targets = rank->data};
     dp_pipeline_t *pipeline;
@@ -178,7 +178,7 @@ static dp_status_t run_steps(rank_t *rank)
     return status;
 }
 
-static void *run_rank(void *arg)
+static void *run_thread(void *arg)
 {
     rank_t *rank = arg;
 
@@ -193,7 +193,7 @@ static void *run_rank(void *arg)
 }
 
 /* The first failure; the timeline of rank 0 otherwise. */
-static dp_status_t gather(rank_t *all, int32_t ranks, dp_timeline_t **timeline_out)
+static dp_status_t gather_spans(rank_t *all, int32_t ranks, dp_timeline_t **timeline_out)
 {
     dp_status_t status = DP_OK;
 
@@ -208,10 +208,10 @@ static dp_status_t gather(rank_t *all, int32_t ranks, dp_timeline_t **timeline_o
     return status;
 }
 
-static dp_status_t start(rank_t *all, int32_t ranks)
+static dp_status_t start_rank(rank_t *all, int32_t ranks)
 {
     for (int32_t r = 0; r < ranks; r++)
-        if (pthread_create(&all[r].thread, NULL, run_rank, &all[r]) != 0) {
+        if (pthread_create(&all[r].thread, NULL, run_thread, &all[r]) != 0) {
             for (int32_t k = r; k < ranks; k++) /* without them those that run end too */
                 dp_group_leave(all[k].group);
             for (int32_t k = 0; k < r; k++)
@@ -247,9 +247,9 @@ dp_status_t demo_ranks_run(const dp_schedule_t *schedule, const demo_pace_t *pac
                           .data = data,
                           .late_ns = (int64_t)(LATE_SHARE * pace->unit_ns)};
     if (status >= 0)
-        status = start(all, ranks);
+        status = start_rank(all, ranks);
     if (status >= 0)
-        status = gather(all, ranks, timeline_out);
+        status = gather_spans(all, ranks, timeline_out);
     free(groups);
     free(data);
     free(all);

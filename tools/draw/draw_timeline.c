@@ -215,7 +215,7 @@ static void measure_idle(page_t *page)
     }
 }
 
-static dp_status_t gather(page_t *page)
+static dp_status_t gather_spans(page_t *page)
 {
     const draw_timeline_t *picture = page->picture;
     dp_status_t status = DP_OK;
@@ -238,7 +238,7 @@ static void let_go_row(row_t *row)
     free(row->groups);
 }
 
-static void let_go(page_t *page)
+static void free_picture(page_t *page)
 {
     for (int32_t r = 0; page->rows != NULL && r < page->picture->nranks; r++)
         let_go_row(&page->rows[r]);
@@ -640,13 +640,13 @@ static dp_status_t draw_page(page_t *page, draw_format_t format, dp_write_fn wri
 dp_status_t draw_timeline_write(const draw_timeline_t *picture, draw_format_t format, dp_write_fn write, void *user)
 {
     page_t page = {.picture = picture};
-    dp_status_t status = gather(&page);
+    dp_status_t status = gather_spans(&page);
 
     if (status == DP_OK) {
         lay_out(&page);
         status = draw_page(&page, format, write, user);
     }
-    let_go(&page);
+    free_picture(&page);
     return status;
 }
 

@@ -71,7 +71,7 @@ int command_failed(const command_t *command, dp_status_t status)
 
 /* ---- values ---- */
 
-static int read_whole(const command_t *command, const option_row_t *row, void *member, const char *text)
+static int read_integer(const command_t *command, const option_row_t *row, void *member, const char *text)
 {
     char *end;
     long long value;
@@ -128,7 +128,7 @@ int option_take(const command_t *command, const option_row_t *row, void *into, c
         return CMD_OK;
     case OPTION_INT32:
     case OPTION_INT64:
-        return read_whole(command, row, member, value);
+        return read_integer(command, row, member, value);
     case OPTION_REAL:
         return read_real(command, row, member, value);
     case OPTION_CHOICE:
@@ -229,7 +229,7 @@ static void put_wrapped(FILE *to, const char *text, size_t length, int column, i
 }
 
 /* Lines as they are; long ones wrapped below themselves. */
-static void put_text(FILE *to, const char *text)
+static void put_lines(FILE *to, const char *text)
 {
     while (*text != 0) {
         size_t length = strcspn(text, "\n"), blanks = strspn(text, " ");
@@ -246,7 +246,7 @@ static void put_text(FILE *to, const char *text)
     }
 }
 
-static void put_row(FILE *to, const option_row_t *row)
+static void put_option(FILE *to, const option_row_t *row)
 {
     char letter[8] = "", left[64], text[1024];
     int used;
@@ -271,10 +271,10 @@ void options_help(const command_t *command, FILE *to)
     size_t n = list_rows(command, rows), count;
     const dp_method_t *methods = dp_schedule_methods(&count);
 
-    put_text(to, command->usage);
+    put_lines(to, command->usage);
     for (size_t r = 0; r < n; r++)
-        put_row(to, rows[r]);
-    put_text(to, command->notes);
+        put_option(to, rows[r]);
+    put_lines(to, command->notes);
     if (!command->lists_methods)
         return;
     fputs("\nmethods:\n", to);

@@ -89,7 +89,7 @@ static dp_status_t read_line(void *t, char *line)
         at);
 }
 
-static dp_status_t check(const topology_t *t, const char *path)
+static dp_status_t check_topology(const topology_t *t, const char *path)
 {
     if (t->hosts != NULL && t->per_host > 0)
         return dp_fail(DP_ERR_INVALID, "%s: either HOSTS or RANKS_PER_HOST", path);
@@ -102,7 +102,7 @@ dp_status_t topology_read(const char *path, topology_t *t)
 {
     dp_status_t status = input_lines(path, LARGEST_FILE, read_line, t);
 
-    return status == DP_OK ? check(t, path) : status;
+    return status == DP_OK ? check_topology(t, path) : status;
 }
 
 void topology_clear(topology_t *t)

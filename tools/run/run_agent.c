@@ -37,7 +37,7 @@ typedef struct agent {
     char hint[64]; /* what the host's name means elsewhere */
 } agent_t;
 
-static void tell(agent_t *a, const char *word, const char *argument)
+static void tell_launcher(agent_t *a, const char *word, const char *argument)
 {
     talk_put(&a->out, TALK_MARK, word, argument);
     talk_flush(&a->out, STDERR_FILENO);
@@ -118,7 +118,7 @@ static bool listen_for_all(agent_t *a)
     if (!run_site_listen(&a->site))
         return false;
     snprintf(text, sizeof(text), "%s %d", a->site.address, a->site.port);
-    tell(a, "listening", text);
+    tell_launcher(a, "listening", text);
     return true;
 }
 
@@ -171,7 +171,7 @@ static bool start_ranks(agent_t *a, const char *where)
     if (!run_site_start(&a->site, &error)) {
         snprintf(number, sizeof(number), "%d", error);
         if (error != 0)
-            tell(a, "nothing", number);
+            tell_launcher(a, "nothing", number);
         return false;
     }
     a->started = run_relay_start(relay, &a->done_fd);
@@ -191,9 +191,9 @@ static void start_again(agent_t *a, const char *end)
         return;
     if (run_site_start_again(&a->site, i)) {
         snprintf(text, sizeof(text), "%.64s %d", end, (int)a->site.pids[i]);
-        tell(a, "again", text);
+        tell_launcher(a, "again", text);
     } else if (a->site.pids[i] == 0) {
-        tell(a, "end", end);
+        tell_launcher(a, "end", end);
     }
 }
 
@@ -232,7 +232,7 @@ static void pass_status(agent_t *a)
     int came = talk_read(&a->status, a->status_fd);
 
     for (char *line; (line = talk_line(&a->status)) != NULL; a->answered = true)
-        tell(a, "status", line);
+        tell_launcher(a, "status", line);
     if (came >= 0)
         return;
     if (!a->answered)
@@ -271,7 +271,7 @@ static bool obey(agent_t *a, const char *word, const char *argument)
     else if (strcmp(word, "listen") == 0)
         return listen_for_all(a);
     else if (strcmp(word, "ordered") == 0)
-        tell(a, "ready", "");
+        tell_launcher(a, "ready", "");
     else if (strcmp(word, "go") == 0)
         return start_ranks(a, argument);
     else if (strcmp(word, "again") == 0)
@@ -289,7 +289,7 @@ static bool obey(agent_t *a, const char *word, const char *argument)
     return true;
 }
 
-static void hear(agent_t *a)
+static void hear_launcher(agent_t *a)
 {
     int came = talk_read(&a->in, STDIN_FILENO);
     char *line;
@@ -317,7 +317,7 @@ static void take_ends(agent_t *a)
         if (run_site_reap(&a->site, i, &info)) {
             snprintf(text, sizeof(text), "%d %d %d %d", a->site.first + i, (int)info.si_pid, info.si_code,
                      info.si_status);
-            tell(a, "end", text);
+            tell_launcher(a, "end", text);
         }
     if (a->started)
         run_site_reap_orphans(&a->site);
@@ -341,10 +341,10 @@ static void say_alive(agent_t *a)
     if (now - a->spoke_ns < TALK_ALIVE_NS)
         return;
     a->spoke_ns = now;
-    tell(a, "alive", "");
+    tell_launcher(a, "alive", "");
 }
 
-static void watch(agent_t *a)
+static void watch_site(agent_t *a)
 {
     struct pollfd polls[4] = {{.fd = a->signal_fd, .events = POLLIN},
                               {.fd = a->life_fd, .events = POLLIN},
@@ -360,7 +360,7 @@ static void watch(agent_t *a)
         if (!well || polls[1].revents != 0)
             return;
         if (polls[2].revents != 0)
-            hear(a);
+            hear_launcher(a);
         if (polls[3].revents != 0)
             pass_status(a);
         say_alive(a);
@@ -401,14 +401,14 @@ int run_agent(int life_fd)
         return 1;
     run_say_as(TALK_MARK "says ");
     (void)fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
-    watch(&a);
+    watch_site(&a);
     well = a.started && a.site.running == 0;
     run_site_kill(&a.site, SIGKILL);
     run_kill_descendants();
     close_site(&a);
-    tell(&a, "done", "");
+    tell_launcher(&a, "done", "");
     if (well)
         await_relay(&a);
-    tell(&a, "flushed", "");
+    tell_launcher(&a, "flushed", "");
     return well ? 0 : 1;
 }

@@ -108,7 +108,7 @@ static bool reach(work_t *w, host_t *host, int i)
 
 /* ---- what it is told ---- */
 
-static void tell(host_t *host, const char *word, const char *argument)
+static void tell_host(host_t *host, const char *word, const char *argument)
 {
     talk_put(&host->out, "", word, argument);
 }
@@ -118,14 +118,14 @@ static void tell_number(host_t *host, const char *word, int number)
     char text[16];
 
     snprintf(text, sizeof(text), "%d", number);
-    tell(host, word, text);
+    tell_host(host, word, text);
 }
 
 static void tell_all(work_t *w, const char *word, const char *argument)
 {
     for (int i = 0; i < w->options->host_count; i++)
         if (!w->hosts[i].gone && !w->hosts[i].done)
-            tell(&w->hosts[i], word, argument);
+            tell_host(&w->hosts[i], word, argument);
 }
 
 /* Also those whose ranks are gone: what they have printed may still be on its way. */
@@ -133,7 +133,7 @@ static void say_alive(work_t *w)
 {
     for (int i = 0; i < w->options->host_count; i++)
         if (!w->hosts[i].gone)
-            tell(&w->hosts[i], "alive", "");
+            tell_host(&w->hosts[i], "alive", "");
 }
 
 /* Settings of the library and of OpenMP are the same everywhere, but for what belongs to another
@@ -154,14 +154,14 @@ static void tell_environment(const work_t *w, host_t *host)
 
     for (char **v = environ; *v != NULL; v++)
         if (is_exported(*v))
-            tell(host, "env", *v);
+            tell_host(host, "env", *v);
     for (int i = 0; i < w->options->export_count; i++) {
         const char *name = w->options->exported[i], *value = getenv(name);
 
         if (strchr(name, '=') == NULL && value == NULL)
             continue;
         snprintf(text, sizeof(text), strchr(name, '=') != NULL ? "%s" : "%s=%s", name, value);
-        tell(host, "env", text);
+        tell_host(host, "env", text);
     }
 }
 
@@ -172,15 +172,15 @@ static void tell_address(const work_t *w, host_t *host)
     char text[64];
 
     if (w->options->address != NULL) {
-        tell(host, "address", w->options->address);
+        tell_host(host, "address", w->options->address);
     } else if (w->options->host_count == 1) {
-        tell(host, "address", "127.0.0.1");
+        tell_host(host, "address", "127.0.0.1");
     } else if (getaddrinfo(host->name, NULL, &hints, &found) == 0) {
         if (getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), NULL, 0, NI_NUMERICHOST) == 0)
-            tell(host, "hint", text);
+            tell_host(host, "hint", text);
         freeaddrinfo(found);
     }
-    tell(host, "listen", "");
+    tell_host(host, "listen", "");
 }
 
 static void order(work_t *w, host_t *host)
@@ -189,23 +189,23 @@ static void order(work_t *w, host_t *host)
 
     for (int i = 0; i < RUN_SECRET_BYTES; i++)
         snprintf(secret + 2 * i, 3, "%02x", w->site.secret[i]);
-    tell(host, "name", w->site.name);
-    tell(host, "secret", secret);
+    tell_host(host, "name", w->site.name);
+    tell_host(host, "secret", secret);
     tell_number(host, "first", host->first);
     tell_number(host, "count", w->options->ranks_per_host);
     tell_number(host, "world", w->options->ranks);
     tell_number(host, "respawn", w->options->respawn);
     tell_number(host, "prefix", w->options->prefix != RUN_PREFIX_NEVER);
     if (w->options->wdir != NULL)
-        tell(host, "wdir", w->options->wdir);
+        tell_host(host, "wdir", w->options->wdir);
     else if (getcwd(here, sizeof(here)) != NULL)
-        tell(host, "wdir", here);
+        tell_host(host, "wdir", here);
     tell_environment(w, host);
     for (char **word = w->options->program; *word != NULL; word++)
-        tell(host, "arg", *word);
+        tell_host(host, "arg", *word);
     if (host->first == 0)
         tell_address(w, host);
-    tell(host, "ordered", "");
+    tell_host(host, "ordered", "");
     explicit_bzero(secret, sizeof(secret));
 }
 
@@ -231,7 +231,7 @@ static void go(work_t *w)
 }
 
 /* An end that nobody takes the place of. */
-static void consider(work_t *w, const run_end_t *end)
+static void consider_host(work_t *w, const run_end_t *end)
 {
     char text[512];
 
@@ -268,11 +268,11 @@ static void take_end(work_t *w, host_t *host, const char *text)
     if (!read_end(host, text, &end, &again))
         return;
     if (run_verdict_replace(&w->verdict, &end)) {
-        tell(host, "again", text);
+        tell_host(host, "again", text);
         return;
     }
     host->running--;
-    consider(w, &end);
+    consider_host(w, &end);
 }
 
 static void take_again(work_t *w, const host_t *host, const char *text)
@@ -294,7 +294,7 @@ static void take_done(work_t *w, host_t *host)
         w->failed = true;
     snprintf(host->why, sizeof(host->why), "host %s did not run its ranks", host->name);
     if (host->running > 0)
-        consider(w, &end);
+        consider_host(w, &end);
     host->running = 0;
 }
 
@@ -371,7 +371,7 @@ static void lose(work_t *w, host_t *host, const char *how)
     }
     snprintf(host->why, sizeof(host->why), "host %s with ranks %d to %d is lost: %s", host->name, host->first, last,
              how);
-    consider(w, &end);
+    consider_host(w, &end);
 }
 
 /* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the
@@ -401,7 +401,7 @@ static void lose_closed(work_t *w, host_t *host)
     lose(w, host, host->ended_ns != 0 ? host->how : "the connection to it has ended");
 }
 
-static void hear(work_t *w, host_t *host)
+static void hear_host(work_t *w, host_t *host)
 {
     int came = talk_read(&host->in, host->news);
     char *line;
@@ -440,7 +440,7 @@ static void heed_signals(work_t *w)
 
     while ((signal = run_next_signal(w->signal_fd)) > 0) {
         if (signal == SIGQUIT) {
-            tell(&w->hosts[0], "status", "");
+            tell_host(&w->hosts[0], "status", "");
             continue;
         }
         snprintf(number, sizeof(number), "%d", signal);
@@ -495,10 +495,10 @@ static void serve(work_t *w)
     heed_signals(w);
     for (int i = 0; i < w->options->host_count; i++)
         if (w->polls[i].revents != 0)
-            hear(w, &w->hosts[i]);
+            hear_host(w, &w->hosts[i]);
 }
 
-static void watch(work_t *w)
+static void watch_hosts(work_t *w)
 {
     while (!all_over(w) && !w->failed && !w->blind) {
         serve(w);
@@ -592,7 +592,7 @@ int run_hosts(const run_options_t *options, int life_fd)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     run_verdict_open(&w.verdict, options);
     if (open_work(&w))
-        watch(&w);
+        watch_hosts(&w);
     else
         w.failed = true;
     if (w.hosts != NULL && w.polls != NULL)

@@ -110,7 +110,7 @@ static bool heed_signals(job_t *job)
 }
 
 /* false: our parent has died, or the system does not let us watch. */
-static bool watch(job_t *job)
+static bool watch_ranks(job_t *job)
 {
     struct pollfd polls[2] = {{.fd = job->signal_fd, .events = POLLIN}, {.fd = job->life_fd, .events = POLLIN}};
 
@@ -146,7 +146,7 @@ void run_await_relay(int done_fd, int signal_fd, int life_fd)
 
 /* ---- the job ---- */
 
-static bool start(job_t *job, const run_options_t *options)
+static bool start_ranks(job_t *job, const run_options_t *options)
 {
     const bool relays = options->prefix != RUN_PREFIX_NEVER;
     int error;
@@ -187,8 +187,8 @@ int run_job(const run_options_t *options, int life_fd)
     bool good;
 
     run_verdict_open(&job.verdict, options);
-    good = start(&job, options);
-    if (good && !watch(&job)) {
+    good = start_ranks(&job, options);
+    if (good && !watch_ranks(&job)) {
         run_site_kill(&job.site, SIGKILL);
         good = false;
     }

@@ -75,7 +75,7 @@ void run_relay_prefix(run_relay_t *relay, run_prefix_t prefix)
     relay->prefix = prefix;
 }
 
-static void wake(run_relay_t *relay)
+static void wake_writer(run_relay_t *relay)
 {
     uint64_t one = 1;
     ssize_t n = write(relay->wake_fd, &one, sizeof(one)); /* full means that it is awake anyway */
@@ -88,7 +88,7 @@ void run_relay_expect(run_relay_t *relay, bool more)
     pthread_mutex_lock(&relay->mutex);
     relay->more = more;
     pthread_mutex_unlock(&relay->mutex);
-    wake(relay);
+    wake_writer(relay);
 }
 
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to)
@@ -97,7 +97,7 @@ void run_relay_add(run_relay_t *relay, int rank, int fd, int to)
     relay->streams[relay->count++] = (stream_t){.fd = fd, .to = to, .rank = rank};
     relay->open++;
     pthread_mutex_unlock(&relay->mutex);
-    wake(relay);
+    wake_writer(relay);
 }
 
 static void close_stream(run_relay_t *relay, stream_t *stream)
@@ -155,7 +155,7 @@ static void flush_out(run_relay_t *relay, int to)
 }
 
 /* Nothing where no memory is left. */
-static void put(run_relay_t *relay, const char *bytes, size_t count)
+static void put_bytes(run_relay_t *relay, const char *bytes, size_t count)
 {
     if (count == 0 || !grow(&relay->out, &relay->out_room, relay->out_used + count))
         return;
@@ -190,10 +190,10 @@ static void put_line(run_relay_t *relay, stream_t *stream, const char *first, si
     char prefix[24] = "";
 
     if (relay->kind == RUN_RELAY_TAG)
-        put(relay, &tag, 1);
+        put_bytes(relay, &tag, 1);
     if (relay->kind != RUN_RELAY_UNTAG && wants_prefix(relay, stream->rank))
         snprintf(prefix, sizeof(prefix), "[%d] ", stream->rank);
-    put(relay, prefix, strlen(prefix));
+    put_bytes(relay, prefix, strlen(prefix));
     if (relay->kind == RUN_RELAY_UNTAG && first_bytes > 0) {
         bool tagged = take_tag(relay, stream, first[0]);
 
@@ -205,9 +205,9 @@ static void put_line(run_relay_t *relay, stream_t *stream, const char *first, si
         second += tagged;
         second_bytes -= tagged;
     }
-    put(relay, first, first_bytes);
-    put(relay, second, second_bytes);
-    put(relay, "\n", 1);
+    put_bytes(relay, first, first_bytes);
+    put_bytes(relay, second, second_bytes);
+    put_bytes(relay, "\n", 1);
 }
 
 /* A lone carriage return ends a line too: progress meters would never be seen otherwise. */
@@ -232,7 +232,7 @@ static void keep_rest(run_relay_t *relay, stream_t *stream, const char *at, size
     stream->used += bytes;
 }
 
-static void take(run_relay_t *relay, stream_t *stream, const char *at, size_t bytes)
+static void take_block(run_relay_t *relay, stream_t *stream, const char *at, size_t bytes)
 {
     const char *end = at + bytes;
 
@@ -261,7 +261,7 @@ static void serve(run_relay_t *relay, stream_t *stream)
     if (n < 0 && (errno == EINTR || errno == EAGAIN))
         return;
     if (n > 0) {
-        take(relay, stream, buffer, (size_t)n);
+        take_block(relay, stream, buffer, (size_t)n);
     } else {
         if (stream->used > 0)
             put_line(relay, stream, stream->line, stream->used, NULL, 0);

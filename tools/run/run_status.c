@@ -39,7 +39,7 @@ static bool descends_from(pid_t pid, pid_t of)
 }
 
 /* Copies what comes until the end of it. */
-static bool copy(int fd, FILE *to)
+static bool copy_answer(int fd, FILE *to)
 {
     struct pollfd wait = {.fd = fd, .events = POLLIN};
     char part[4096];
@@ -62,7 +62,7 @@ static bool is_of(int fd, unsigned uid)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == uid;
 }
 
-static bool ask(const char *name, unsigned uid, FILE *to)
+static bool ask_rank(const char *name, unsigned uid, FILE *to)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const size_t bytes = strlen(name);
@@ -74,7 +74,7 @@ static bool ask(const char *name, unsigned uid, FILE *to)
     memcpy(address.sun_path + 1, name, bytes);
     answered = connect(fd, (struct sockaddr *)&address,
                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes)) == 0 &&
-               is_of(fd, uid) && copy(fd, to);
+               is_of(fd, uid) && copy_answer(fd, to);
     close(fd);
     return answered;
 }
@@ -92,7 +92,7 @@ int run_status(pid_t of, FILE *to)
         if (sscanf(line, "%*s %*s %*s %15s %*s %*s %*s @%127s", flags, name) == 2 && strcmp(flags, "00010000") == 0 &&
             sscanf(name, "dualpipe-%u-%d", &uid, &pid) == 2 && (uid == geteuid() || geteuid() == 0) &&
             (of == 0 || descends_from(pid, of)))
-            answered += ask(name, uid, to);
+            answered += ask_rank(name, uid, to);
     fclose(sockets);
     return answered;
 }

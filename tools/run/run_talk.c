@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool make_room(char **text, size_t *room, size_t wanted)
+static bool make_room_for_line(char **text, size_t *room, size_t wanted)
 {
     char *moved;
 
@@ -32,7 +32,7 @@ int talk_read(talk_in_t *in, int fd)
         memmove(in->text, in->text + in->taken, in->used - in->taken);
     in->used -= in->taken;
     in->taken = 0;
-    if (!make_room(&in->text, &in->room, in->used + 4096))
+    if (!make_room_for_line(&in->text, &in->room, in->used + 4096))
         return -1;
     n = read(fd, in->text + in->used, in->room - in->used);
     if (n < 0)
@@ -85,7 +85,8 @@ void talk_put(talk_out_t *out, const char *mark, const char *word, const char *a
     static const char digits[] = "0123456789abcdef";
     char *to;
 
-    if (!make_room(&out->text, &out->room, out->used + strlen(mark) + strlen(word) + 3 * strlen(argument) + 3)) {
+    if (!make_room_for_line(&out->text, &out->room,
+                            out->used + strlen(mark) + strlen(word) + 3 * strlen(argument) + 3)) {
         out->broken = true;
         return;
     }

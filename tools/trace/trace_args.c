@@ -154,7 +154,7 @@ static bool find_action(const char *word, trace_action_t *action_out)
     return false;
 }
 
-static int check(const trace_args_t *args)
+static int check_args(const trace_args_t *args)
 {
     if (args->nfiles == 0)
         return command_usage(&command_trace, "%s: a trace is missing", action_names[args->action]);
@@ -184,6 +184,6 @@ bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out)
     args->files = argv + optind;
     args->nfiles = argc - optind;
     *exit_out =
-        has_action ? check(args) : command_usage(&command_trace, "one of overlap, costs, merge, view is required");
+        has_action ? check_args(args) : command_usage(&command_trace, "one of overlap, costs, merge, view is required");
     return *exit_out == CMD_OK;
 }

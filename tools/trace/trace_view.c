@@ -275,7 +275,7 @@ static void put_tables(const writer_t *writer, const dp__trace_overlap_rank_t *r
     fputs("]}", to);
 }
 
-static dp_status_t put_rank(writer_t *writer, const dp__trace_overlap_rank_t *rank)
+static dp_status_t put_rank_rows(writer_t *writer, const dp__trace_overlap_rank_t *rank)
 {
     dp_status_t status;
 
@@ -351,7 +351,7 @@ static dp_status_t put_data(writer_t *writer, const char *title)
     fputs("\"ranks\":[", writer->to);
     for (size_t r = 0; r < overlap->nranks && status == DP_OK; r++) {
         fputs(r > 0 ? "," : "", writer->to);
-        status = put_rank(writer, &overlap->ranks[r]);
+        status = put_rank_rows(writer, &overlap->ranks[r]);
     }
     fputs("]}", writer->to);
     return status;
