@@ -92,6 +92,8 @@ const conform_suite_t *conform_suite_of(const char *interface);
 void conform_fail(conform_t *t, const char *file, int line, const char *fmt, ...) DP_PRINTF(4, 5);
 void conform_skip(conform_t *t, const char *fmt, ...) DP_PRINTF(2, 3);
 bool conform_failed(const conform_t *t);
+/* Ends the process of the case, which fails by that. */
+_Noreturn void conform_no_memory(void);
 const char *conform_last_error(void);
 /* Forgets the message of an earlier failed call, so that it is not taken for a later one's. */
 void conform_forget_error(void);

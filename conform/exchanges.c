@@ -201,7 +201,7 @@ dp_comm_t *conform_exchanges_open(lab_t *lab, int32_t ranks)
     dp_comm_t *comm = calloc(1, sizeof(*comm));
 
     if (comm == NULL)
-        abort();
+        conform_no_memory();
     comm->lab = lab;
     comm->ranks = ranks;
     comm->rank = ranks > 1 ? lab->t->rank : 0;

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define NO_MEMORY    4 /* exit status of a case */
 #define CASE_SECONDS 60
 #define HANG_SECONDS 20
 /* What a plugin's runtime may take to start within an open; MPI asks name services, which may be
@@ -116,6 +117,12 @@ void conform_skip(conform_t *t, const char *fmt, ...)
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     conform_job_verdict(t->job, 1, text);
+}
+
+_Noreturn void conform_no_memory(void)
+{
+    fputs("the suite is out of memory\n", stderr);
+    _exit(NO_MEMORY);
 }
 
 bool conform_failed(const conform_t *t)
@@ -524,6 +531,7 @@ static void run_case(trial_t *trial)
     dup2(trial->output, 2);
     close(trial->output);
     dp_log_set(log_line, &log_to, DP_LOG_WARN);
+    setenv("DUALPIPE_HANG_TRACE", "", 0); /* cases hang on purpose */
     if (processes && trial->options->launch != NULL)
         run_launched(trial);
     else if (processes)

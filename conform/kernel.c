@@ -18,7 +18,7 @@ enum { GUARD = 512 };
 static void *must(void *memory)
 {
     if (memory == NULL)
-        abort();
+        conform_no_memory();
     return memory;
 }
 

@@ -7,11 +7,14 @@
 #include <dualpipe/moe.h>
 #include <dualpipe/profiler.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define PROBE_SECONDS 10
 
 const char *const conform_interfaces[CONFORM_INTERFACES] = {DP_IFACE_DEVICE, DP_IFACE_COMM, DP_IFACE_ATTENTION,
                                                             DP_IFACE_MOE,    DP_IFACE_EP,   DP_IFACE_PROFILER};
@@ -43,6 +46,19 @@ static void look_inside(const char *name, conform_probe_t *probe)
     probe->status = DP_OK;
 }
 
+/* Ends it after a while. */
+static bool await_end(pid_t pid, int *status_out)
+{
+    for (int64_t left = conform_scaled_ns(PROBE_SECONDS); left > 0; left -= 10000000) {
+        if (waitpid(pid, status_out, WNOHANG) != 0)
+            return true;
+        conform_nap_ms(10);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, status_out, 0);
+    return false;
+}
+
 void conform_probe(const char *plugin, conform_probe_t *probe_out)
 {
     conform_probe_t *probe = mmap(NULL, sizeof(*probe), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -62,11 +78,14 @@ void conform_probe(const char *plugin, conform_probe_t *probe_out)
         look_inside(plugin, probe);
         _exit(0);
     }
-    if (pid > 0 && waitpid(pid, &status, 0) == pid) {
+    if (pid > 0 && await_end(pid, &status)) {
         *probe_out = *probe;
         if (probe_out->status < 0 && probe_out->error[0] == '\0')
             snprintf(probe_out->error, sizeof(probe_out->error), "loading %s ends the process: %s", plugin,
                      WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it calls exit");
+    } else if (pid > 0) {
+        probe_out->status = DP_ERR_PLUGIN;
+        snprintf(probe_out->error, sizeof(probe_out->error), "loading %s does not return", plugin);
     }
     if (probe != MAP_FAILED)
         munmap(probe, sizeof(*probe));

@@ -4,6 +4,8 @@
  * the headers. */
 #include "reference.h"
 
+#include "conform.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +20,7 @@ static double *doubles(size_t count)
     double *memory = calloc(count + 1, sizeof(*memory));
 
     if (memory == NULL)
-        abort();
+        conform_no_memory();
     return memory;
 }
 

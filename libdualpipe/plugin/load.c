@@ -99,6 +99,28 @@ static dp_status_t check_descriptor(const char *path, const dp_plugin_t *plugin)
     return DP_OK;
 }
 
+static char starting[PATH_MAX]; /* whose init runs; the registry's lock guards it */
+
+static void name_starting(void)
+{
+    if (starting[0] != '\0')
+        fprintf(stderr, "dualpipe: init of plugin %s has called exit\n", starting);
+}
+
+/* An init that ends the process is named on standard error. */
+static dp_status_t start_plugin(const char *path, const dp_plugin_t *plugin)
+{
+    static bool watched;
+    dp_status_t status;
+
+    if (!watched)
+        watched = atexit(name_starting) == 0;
+    snprintf(starting, sizeof(starting), "%s", path);
+    status = plugin->init(&dp__bare_host);
+    starting[0] = '\0';
+    return status;
+}
+
 /* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing shows before its
  * init runs: that happens once. */
 static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
@@ -115,7 +137,10 @@ static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
     status = check_descriptor(path, plugin);
     if (status >= 0 && plugin->init != NULL) {
         (void)dp_fail(DP_OK, "%s", "");
-        status = plugin->init(&dp__bare_host);
+        status = start_plugin(path, plugin);
+        if (status > 0)
+            return dp_fail(DP_ERR_PLUGIN, "init of plugin %s (%s) returned %d: DP_OK is 0, failures are negative",
+                           plugin->name, path, (int)status);
         if (status < 0 && dp_last_error()[0] == '\0')
             return dp_fail(status, "init of plugin %s (%s) came to %s and said nothing", plugin->name, path,
                            dp_status_name(status));

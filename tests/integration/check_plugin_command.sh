@@ -35,6 +35,24 @@ DUALPIPE_PLUGIN_PATH=$work/copy expect 1 list
 require out '^device_cpu '
 require out 'loading .*dp_mock_ender.so ends the process: Aborted'
 
+# so do those whose init exits, hangs or returns what is no status
+MOCK_FAULT=exit DUALPIPE_PLUGIN_PATH=$work/copy expect 1 list
+require out 'loading .*dp_mock_ender.so ends the process: it calls exit'
+require err 'init of plugin .*dp_mock_ender.so has called exit'
+MOCK_FAULT=positive DUALPIPE_PLUGIN_PATH=$work/copy expect 1 list
+require out 'init of plugin mock_ender (.*dp_mock_ender.so) returned 7: DP_OK is 0'
+MOCK_FAULT=hang DUALPIPE_TIMEOUT_SCALE=0.1 DUALPIPE_PLUGIN_PATH=$work/copy expect 1 list
+require out 'loading .*dp_mock_ender.so does not return'
+
+# a case that hangs on purpose leaves no file behind
+mkdir "$work/empty"
+(
+    cd "$work/empty"
+    unset DUALPIPE_HANG_TRACE
+    "$dualpipe" plugin check comm_shm a_peer_that_never_comes_is_a_timeout --mode threads >"$work/out" 2>"$work/err"
+) || fail "a case that hangs on purpose: $(cat "$work/out" "$work/err")"
+[ -z "$(ls "$work/empty")" ] || fail "plugin check leaves $(ls "$work/empty")"
+
 expect 0 check device_cpu copies_and_zeroes --mode threads
 require out '^passed  copies_and_zeroes'
 expect 1 check "$DP_TEST_MOCKS/mock_major.so"

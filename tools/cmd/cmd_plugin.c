@@ -183,7 +183,7 @@ static void show_plugin(void *into, const char *path)
         return;
     }
     for (int i = 0; i < CONFORM_INTERFACES; i++)
-        if (probe.interface[i].offered && probe.interface[i].error[0] == '\0') {
+        if (probe.interface[i].offered) {
             strcat(offers, *offers != '\0' ? " " : "");
             strcat(offers, conform_interfaces[i]);
         }
