@@ -30,6 +30,7 @@ ranks() { # N OPTIONS...: ranks as processes; leaves $status, $work/out, $work/e
     shift
     status=0
     timeout $((60 * scale)) "$dualpipe" run -n "$n" -- "$train" $small "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    sed -i 's/^\[0\] //' "$work/out" "$work/err"
 }
 threads() { # N OPTIONS...: ranks as threads
     n=$1

@@ -104,7 +104,7 @@ static const option_row_t run_options[] = {
      .kind = OPTION_READ,
      .read = read_prefix,
      .help =
-         "the rank in front of every line: \"[2] step 10 loss 5.31\"; otherwise from when a second rank prints something, or always on several hosts"},
+         "the rank in front of every line: \"[2] step 10 loss 5.31\"; the default with more than one rank"},
     {.name = "no-prefix",
      .kind = OPTION_READ,
      .read = read_no_prefix,
@@ -247,6 +247,8 @@ static int read_options(int argc, char **argv, run_options_t *options)
         options->rsh = "ssh -o BatchMode=yes";
     if (options->dualpipe_path == NULL)
         options->dualpipe_path = own_path();
+    if (options->prefix == RUN_PREFIX_UNSAID)
+        options->prefix = options->ranks > 1 ? RUN_PREFIX_ALWAYS : RUN_PREFIX_NEVER;
     return -1;
 }
 

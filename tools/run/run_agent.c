@@ -165,7 +165,7 @@ static bool start_ranks(agent_t *a, const char *where)
     a->site.program = a->arguments;
     relay = run_site_relay(&a->site, RUN_RELAY_TAG);
     if (relay != NULL && !a->prefix)
-        run_relay_prefix(relay, RUN_PREFIX_NEVER);
+        run_relay_prefix(relay, false);
     if (!run_site_open(&a->site, relay))
         return false;
     if (!run_site_start(&a->site, &error)) {

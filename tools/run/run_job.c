@@ -154,8 +154,6 @@ static bool start_ranks(job_t *job, const run_options_t *options)
     if (!run_site_open(&job->site, relays ? run_site_relay(&job->site, RUN_RELAY_PREFIX) : NULL) ||
         !run_site_name(&job->site) || !run_site_listen(&job->site))
         return false;
-    if (relays)
-        run_relay_prefix(job->site.relay, options->prefix);
     job->signal_fd = run_signal_fd();
     if (job->signal_fd < 0)
         return false;

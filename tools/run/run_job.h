@@ -18,7 +18,7 @@
 
 /* Whether a line that a rank prints is passed on by us, with the rank in front. */
 typedef enum run_prefix {
-    RUN_PREFIX_FOR_SEVERAL, /* from when a second rank speaks; ranks on several hosts always */
+    RUN_PREFIX_UNSAID, /* of several ranks: always; of one: never */
     RUN_PREFIX_ALWAYS,
     RUN_PREFIX_NEVER /* ranks write for themselves */
 } run_prefix_t;
@@ -78,7 +78,7 @@ typedef enum run_relay_kind {
 /* For as many streams. NULL: no memory. */
 run_relay_t *run_relay_new(int streams, run_relay_kind_t kind);
 /* ALWAYS unless said otherwise. */
-void run_relay_prefix(run_relay_t *relay, run_prefix_t prefix);
+void run_relay_prefix(run_relay_t *relay, bool prefix);
 /* More streams may be added until this is called with false, even when all so far have ended.
  * Before it is started. */
 void run_relay_expect(run_relay_t *relay, bool more);

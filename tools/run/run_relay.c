@@ -31,9 +31,7 @@ typedef struct stream {
 
 struct run_relay {
     run_relay_kind_t kind;
-    run_prefix_t prefix;
-    int speaker;           /* the rank that has spoken first, -1: none; */
-    bool several;          /* and others since */
+    bool prefix;
     pthread_mutex_t mutex; /* of these */
     int count, open;
     bool more; /* streams may still come */
@@ -52,8 +50,7 @@ run_relay_t *run_relay_new(int streams, run_relay_kind_t kind)
     if (relay == NULL)
         return NULL;
     relay->kind = kind;
-    relay->prefix = RUN_PREFIX_ALWAYS;
-    relay->speaker = -1;
+    relay->prefix = true;
     relay->room = streams;
     relay->streams = calloc((size_t)relay->room, sizeof(relay->streams[0]));
     relay->polls = calloc((size_t)relay->room + 1, sizeof(relay->polls[0]));
@@ -70,7 +67,7 @@ run_relay_t *run_relay_new(int streams, run_relay_kind_t kind)
     return NULL;
 }
 
-void run_relay_prefix(run_relay_t *relay, run_prefix_t prefix)
+void run_relay_prefix(run_relay_t *relay, bool prefix)
 {
     relay->prefix = prefix;
 }
@@ -175,14 +172,6 @@ static bool take_tag(run_relay_t *relay, stream_t *stream, char tag)
     return tag == TAG_OUT || tag == TAG_ERR;
 }
 
-static bool wants_prefix(run_relay_t *relay, int rank)
-{
-    if (relay->speaker < 0)
-        relay->speaker = rank;
-    relay->several = relay->several || rank != relay->speaker;
-    return relay->prefix == RUN_PREFIX_ALWAYS || (relay->prefix == RUN_PREFIX_FOR_SEVERAL && relay->several);
-}
-
 static void put_line(run_relay_t *relay, stream_t *stream, const char *first, size_t first_bytes, const char *second,
                      size_t second_bytes)
 {
@@ -191,7 +180,7 @@ static void put_line(run_relay_t *relay, stream_t *stream, const char *first, si
 
     if (relay->kind == RUN_RELAY_TAG)
         put_bytes(relay, &tag, 1);
-    if (relay->kind != RUN_RELAY_UNTAG && wants_prefix(relay, stream->rank))
+    if (relay->kind != RUN_RELAY_UNTAG && relay->prefix)
         snprintf(prefix, sizeof(prefix), "[%d] ", stream->rank);
     put_bytes(relay, prefix, strlen(prefix));
     if (relay->kind == RUN_RELAY_UNTAG && first_bytes > 0) {
