@@ -103,8 +103,7 @@ static const option_row_t run_options[] = {
     {.name = "prefix",
      .kind = OPTION_READ,
      .read = read_prefix,
-     .help =
-         "the rank in front of every line: \"[2] step 10 loss 5.31\"; the default with more than one rank"},
+     .help = "the rank in front of every line: \"[2] step 10 loss 5.31\"; the default with more than one rank"},
     {.name = "no-prefix",
      .kind = OPTION_READ,
      .read = read_no_prefix,

@@ -126,8 +126,8 @@ static void fill_segments(rank_t *rank, dp_segment_t *segments)
     }
 }
 
-static dp_status_t build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
-                               dp_stage_t **stage_out)
+static dp_status_t build_sleeping_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                                        dp_stage_t **stage_out)
 {
     rank_t *rank = user;
     int32_t layers = rank->pace->segments.layers;
@@ -159,7 +159,7 @@ static dp_status_t run_steps(rank_t *rank)
                                      .device = "device_cpu",
                                      .boundary_bytes = sizeof(double),
                                      .trace_steps = rank->steps,
-                                     .build = build_stage,
+                                     .build = build_sleeping_stage,
                                      .user = rank};
     dp_step_t step = {.struct_size = sizeof(step), .inputs = rank->data, .targets = rank->data};
     dp_pipeline_t *pipeline;

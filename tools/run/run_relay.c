@@ -152,7 +152,7 @@ static void flush_out(run_relay_t *relay, int to)
 }
 
 /* Nothing where no memory is left. */
-static void put_bytes(run_relay_t *relay, const char *bytes, size_t count)
+static void queue_bytes(run_relay_t *relay, const char *bytes, size_t count)
 {
     if (count == 0 || !grow(&relay->out, &relay->out_room, relay->out_used + count))
         return;
@@ -179,10 +179,10 @@ static void put_line(run_relay_t *relay, stream_t *stream, const char *first, si
     char prefix[24] = "";
 
     if (relay->kind == RUN_RELAY_TAG)
-        put_bytes(relay, &tag, 1);
+        queue_bytes(relay, &tag, 1);
     if (relay->kind != RUN_RELAY_UNTAG && relay->prefix)
         snprintf(prefix, sizeof(prefix), "[%d] ", stream->rank);
-    put_bytes(relay, prefix, strlen(prefix));
+    queue_bytes(relay, prefix, strlen(prefix));
     if (relay->kind == RUN_RELAY_UNTAG && first_bytes > 0) {
         bool tagged = take_tag(relay, stream, first[0]);
 
@@ -194,9 +194,9 @@ static void put_line(run_relay_t *relay, stream_t *stream, const char *first, si
         second += tagged;
         second_bytes -= tagged;
     }
-    put_bytes(relay, first, first_bytes);
-    put_bytes(relay, second, second_bytes);
-    put_bytes(relay, "\n", 1);
+    queue_bytes(relay, first, first_bytes);
+    queue_bytes(relay, second, second_bytes);
+    queue_bytes(relay, "\n", 1);
 }
 
 /* A lone carriage return ends a line too: progress meters would never be seen otherwise. */
