@@ -7,8 +7,7 @@
 #include <dualpipe/status.h>
 #include <stdbool.h>
 
-/* Zeroed memory for count * bytes, NULL when it is not there or the product wraps. Release with
- * dp__free (NULL allowed). */
+/* Zeroed memory for count * bytes; NULL when there is none or the product wraps. Free: dp__free. */
 void *dp__calloc(size_t count, size_t bytes);
 void *dp__allocate(size_t bytes, size_t alignment);
 void dp__free(void *memory);

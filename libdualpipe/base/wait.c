@@ -55,8 +55,7 @@ static int look_at_signal(const dp_signal_t *signal, uint32_t target)
     return has_reached(signal, target);
 }
 
-/* After a yield that let others run, this many waits of this thread look once and sleep: more each
- * time it happens again. */
+/* After a yield that let others run, so many waits of this thread look once and sleep. */
 static _Thread_local int crowded, crowded_next = 1;
 
 /* 1: the value was reached; 0: time to sleep. */

@@ -35,8 +35,7 @@ typedef struct dp__index {
 
 /* The text of an index; the caller frees it with dp__free. */
 dp_status_t dp__index_make(const dp__index_t *index, char **text_out, size_t *bytes_out);
-/* Takes text [bytes + 1], whatever comes of it. Errors do not name the file. dp__index_free in any
- * case. */
+/* Takes any text [bytes + 1]. Errors do not name the file. Call dp__index_free in any case. */
 dp_status_t dp__index_parse(char *text, size_t bytes, dp__index_t *index_out);
 void dp__index_free(dp__index_t *index);
 

@@ -39,8 +39,7 @@ bool dp__json_number(dp__json_t *json, uint64_t *number_out);
 /* Nothing but white space is left. */
 bool dp__json_end(dp__json_t *json);
 
-/* Once something has failed: DP_ERR_INVALID, "its head is broken: byte 17: a colon is missing", or
- * DP_ERR_NOMEM. */
+/* After a failure: DP_ERR_INVALID, "its head is broken: byte 17: ...", or DP_ERR_NOMEM. */
 dp_status_t dp__json_status(const dp__json_t *json, const char *whose);
 
 #endif

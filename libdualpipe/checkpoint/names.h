@@ -11,8 +11,7 @@
 
 enum { DP__FILE_NAME_BYTES = 64 };
 
-/* "step-00000100"; partial: ".step-00000100.partial", which is what it is called until it is
- * complete. */
+/* "step-00000100"; partial: ".step-00000100.partial", its name until it is complete. */
 void dp__step_name(char name[DP__FILE_NAME_BYTES], uint64_t step, bool partial);
 /* Whether a folder is called like one; partial: like one that is not complete. */
 bool dp__step_of_name(const char *name, bool partial, uint64_t *step_out);

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * publish.c: the files of all ranks become a checkpoint; folders of checkpoints are found, kept and
- * removed. */
+ * publish.c: makes a checkpoint of the files of all ranks; finds, keeps and removes checkpoints. */
 #include "base/memory.h"
 #include "checkpoint/files.h"
 #include "checkpoint/index.h"

@@ -37,8 +37,7 @@ dp_status_t dp__blame_file(dp_status_t status, const char *path);
 /* Takes bytes at .. at + bytes of a tensor. */
 typedef dp_status_t (*dp__piece_fn)(void *user, size_t at, const void *data, size_t bytes);
 
-/* Reads tensor i through `buffer` [room], and holds it against its digest: after an error the
- * blocks are undefined. */
+/* Reads tensor i through `buffer` [room] and checks its digest; after an error it is undefined. */
 dp_status_t dp__checkpoint_stream(dp_checkpoint_t *checkpoint, uint32_t i, void *buffer, size_t room, dp__piece_fn take,
                                   void *user);
 

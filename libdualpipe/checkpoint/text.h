@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * text.h: a text that grows. When memory runs out it stays as it is, and `failed` says so at the
- * end. */
+ * text.h: a text that grows. Without memory it stays as it is, and `failed` says so at the end. */
 #ifndef DP_CHECKPOINT_TEXT_H
 #define DP_CHECKPOINT_TEXT_H
 

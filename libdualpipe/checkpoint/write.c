@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * write.c: one rank's file: the tensors first, while their digests are taken, then the head that
- * has the digests. */
+ * write.c: one rank's file: the tensors, while their digests are taken, then the head with them. */
 #include "config.h"
 
 #include "checkpoint/write.h"

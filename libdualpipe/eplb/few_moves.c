@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * few_moves.c: two ways to a plan with few moves: from the placement in use towards balance, and
- * from a balanced plan back. */
+ * few_moves.c: plans with few moves: from the placement in use to balance, and back from a plan. */
 #include "eplb/few_moves.h"
 
 /* Loads this much over the limit, relative to it, are rounding. */

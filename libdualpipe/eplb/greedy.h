@@ -7,8 +7,7 @@
 #include "eplb/node.h"
 
 /* Fills physical_to_logical [layers, replicas], expert_count [layers, experts] (or NULL) and rank
- * (or NULL).
- */
+ * (or NULL). */
 dp_status_t dp__eplb_greedy(const dp__eplb_sizes_t *sizes, bool distinct, const float *loads,
                             const dp__eplb_rows_t *out, dp__eplb_scratch_t *scratch);
 

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * groups.c: packs groups onto nodes, heaviest first, each to the least loaded node that may take
- * one more. */
+ * groups.c: packs groups onto nodes, heaviest first, each to the least loaded that may take one. */
 #include "eplb/groups.h"
 
 #include "eplb/order.h"
@@ -42,8 +41,7 @@ static void pack_even(const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s)
     }
 }
 
-/* The node for a group when nodes differ: least load per GPU among those that have room, or the one
- * with most room. */
+/* The node for a group when nodes differ: least load per GPU of those with room, or most room. */
 static int32_t choose_node(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, int32_t size, bool by_room)
 {
     int32_t best = -1;

@@ -1,8 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * lanes.h: the loops that take the time, in vectors; packing takes several problems of one size
- * side by side.
- */
+ * side by side. */
 #ifndef DP_EPLB_LANES_H
 #define DP_EPLB_LANES_H
 
@@ -16,8 +15,7 @@ typedef struct dp__eplb_lanes {
     int32_t lanes; /* problems at once: 4 or 8 */
     /* rank_out[i]: position of key i in descending order, equal keys in ascending order of i. Keys
      * are bits of floats that are not negative. Both arrays hold a multiple of `lanes` values: keys
-     * beyond n are -1.
-     */
+     * beyond n are -1. */
     void (*rank)(const int32_t *keys, int32_t n, int32_t *rank_out);
     /* Number of the first of the largest of n keys, which are padded as above. */
     int32_t (*first_most)(const int32_t *keys, int32_t n);

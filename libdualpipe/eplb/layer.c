@@ -178,8 +178,7 @@ static bool may_come(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, i
     return !f->distinct || held_on(f, layer, gpu, expert) < most_on_gpu(f, layer, expert, count);
 }
 
-/* Whether the replica in `slot` may go: with one less, others of its kind may be too many on their
- * GPU. */
+/* Whether the replica in `slot` may go: those left may then be too many on their GPU. */
 static bool may_go(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, int32_t slot)
 {
     int32_t x = layer->expert[slot], most;

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * layer.h: a placement of one layer that is changed slot by slot, with the loads of its GPUs
- * kept. */
+ * layer.h: a placement of one layer that changes slot by slot, with the loads of its GPUs. */
 #ifndef DP_EPLB_LAYER_H
 #define DP_EPLB_LAYER_H
 
@@ -41,8 +40,7 @@ int32_t dp__layer_doubled(const dp__eplb_field_t *field, const dp__eplb_layer_t 
 
 /* Whether a change is possible and keeps to what was asked. */
 bool dp__change_legal(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer, const dp__eplb_change_t *change);
-/* Loads after the change: scratch->touched lists GPUs, scratch->change their differences. Returns
- * how many; end with forget. */
+/* Loads after the change: scratch->touched and ->change. Returns how many; end with forget. */
 int32_t dp__change_preview(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer,
                            const dp__eplb_change_t *change);
 void dp__change_forget(const dp__eplb_field_t *field, int32_t touched);

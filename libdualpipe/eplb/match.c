@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * match.c: greedy matching of places: in each round, those that can have the most in common get
- * it. */
+ * match.c: greedy matching of places: in each round those with the most in common. */
 #include "eplb/match.h"
 
 #include <string.h>
@@ -79,8 +78,7 @@ static int32_t best_old(const level_t *v, int32_t place, int32_t *overlap_out)
     return best;
 }
 
-/* One round: every new place whose best is at least `enough` takes it. Returns the best that was
- * left out. */
+/* One round: new places take their best if it is at least `enough`. Returns the best left out. */
 static int32_t match_round(const level_t *v, int32_t enough)
 {
     int32_t next = -1;

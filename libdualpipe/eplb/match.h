@@ -6,12 +6,10 @@
 
 #include "eplb/layer.h"
 
-/* Permutes the plan's GPUs, nodes with their GPUs, so that it looks like `origin`: plan, origin,
- * out [replicas]. */
+/* Permutes the GPUs of the plan, and nodes, so that it looks like `origin`: all are [replicas]. */
 void dp__eplb_match(const dp__eplb_field_t *field, const int32_t *plan, const int32_t *origin, int32_t *out);
 
-/* Orders the slots of each GPU so that experts which were there keep their slot. slots may not be
- * origin. */
+/* Orders the slots of each GPU so that experts keep theirs. slots may not be origin. */
 void dp__eplb_settle(const dp__eplb_field_t *field, const int32_t *origin, int32_t *slots);
 
 #endif

@@ -84,8 +84,7 @@ static int slot_distance(const dp__eplb_scratch_t *s, int32_t a, int32_t b)
     return s->node_of[s->gpu_of[a]] == s->node_of[s->gpu_of[b]] ? 1 : 2;
 }
 
-/* The nearest slot that has the expert; of equally near ones, the one read least so far, which
- * counts one reading more. */
+/* The nearest slot with the expert; of equal ones the least read, which counts one reading more. */
 static int32_t find_source(const dp__eplb_scratch_t *s, const dp__eplb_layer_t *from, int32_t slot, int32_t expert,
                            int32_t *readings)
 {

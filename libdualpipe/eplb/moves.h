@@ -6,8 +6,7 @@
 
 #include "eplb/layer.h"
 
-/* Replicas of `slots` whose GPU has not as many of the expert in `origin`; of these, those whose
- * node has none. */
+/* Replicas of `slots` that are new on their GPU; of these, those that are new on their node. */
 int64_t dp__eplb_count_moves(const dp__eplb_field_t *field, const int32_t *origin, const int32_t *slots,
                              int64_t *between_nodes_out);
 

@@ -30,8 +30,7 @@ void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, c
 /* Key of an expert that gets no replica for now: below that of one without load. */
 #define BARRED (-1)
 
-/* Who gets the next replica: the first of the largest keys, found by looking at all, or in a tree
- * when there are many. */
+/* Who gets the next replica: the first of the largest keys, by a scan, or a tree of many. */
 typedef struct queue {
     const dp__eplb_lanes_t *lanes; /* NULL: the tree */
     int32_t *key;                  /* [experts] */

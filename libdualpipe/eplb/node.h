@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * node.h: the steps for one node of one layer: replicate its experts, share the replicas among its
- * GPUs. */
+ * node.h: the steps for one node of one layer: replicate experts, share replicas among GPUs. */
 #ifndef DP_EPLB_NODE_H
 #define DP_EPLB_NODE_H
 
@@ -19,11 +18,9 @@ void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *scra
 /* Gives each expert one replica and each further slot to the expert with the largest load per
  * replica. distinct: to one with fewer replicas than GPUs, as long as there is one. */
 void dp__node_replicate(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node, bool distinct);
-/* Shares the replicas, heaviest first, each to the least loaded GPU with a free slot: sets order
- * and bin. */
+/* Shares the replicas, heaviest first, each to the least loaded GPU with room: order and bin. */
 void dp__node_pack(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node);
-/* The same, but no GPU gets an expert more often than needed. Not for flat nodes, where none
- * does. */
+/* The same, but no GPU gets an expert more often than needed. Not for flat nodes. */
 void dp__node_pack_distinct(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node);
 /* Writes the node's slots. bins [slots], `stride` apart: GPU of order[i]. */
 void dp__node_emit(dp__eplb_scratch_t *scratch, const dp__eplb_node_t *node, const int32_t *bins, int32_t stride,

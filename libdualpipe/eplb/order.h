@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * order.h: the one sort of the method: descending, equal loads in ascending order of their
- * number. */
+ * order.h: the sort of the method: descending, equal loads in ascending order of their number. */
 #ifndef DP_EPLB_ORDER_H
 #define DP_EPLB_ORDER_H
 
@@ -28,11 +27,9 @@ static inline float dp__eplb_load(int32_t key)
 }
 
 /* order_out[position] = number of the key. key has room for DP__LANES_MOST values beyond n, which
- * it changes.
- */
+ * it changes. */
 void dp__eplb_order(dp__eplb_scratch_t *scratch, int32_t *key, int32_t n, int32_t *order_out);
-/* position_out[number] = position, for n up to DP__EPLB_COUNTED; position_out has room as key
- * has. */
+/* position_out[number] = position, for n up to DP__EPLB_COUNTED, with room as key has. */
 #define DP__EPLB_COUNTED 256
 void dp__eplb_positions(const dp__eplb_lanes_t *lanes, int32_t *key, int32_t n, int32_t *position_out);
 

@@ -8,8 +8,7 @@
 #include "eplb/shape.h"
 #include "eplb/tournament.h"
 
-/* One node of one layer: experts to replicate into slots, and slots to share among GPUs. Local
- * numbers throughout. */
+/* One node of one layer: experts to replicate, slots to share among GPUs. Numbers are local. */
 typedef struct dp__eplb_node {
     int32_t experts, slots, gpus, first_slot;
     int32_t capacity, larger; /* slots of a GPU; the first `larger` GPUs have one more */

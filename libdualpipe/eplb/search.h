@@ -6,8 +6,7 @@
 
 #include "eplb/layer.h"
 
-/* Improves physical_to_logical [layers, replicas] in place; a layer is changed only if its fullest
- * GPU gets less load. */
+/* Improves physical_to_logical [layers, replicas]; a layer changes only if its peak load falls. */
 void dp__eplb_search(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *options, const float *loads,
                      int32_t *physical_to_logical, dp__eplb_scratch_t *scratch);
 

@@ -96,8 +96,7 @@ dp_status_t dp__eplb_check_options(const dp_eplb_options_t *options, dp_eplb_opt
 }
 
 /* Minus zero is a load of nothing; all other bit patterns above those of FLT_MAX are negative or
- * not finite.
- */
+ * not finite. */
 static dp_status_t blame_load(const float *row, int32_t layer, int32_t experts)
 {
     for (int32_t e = 0; e < experts; e++) {

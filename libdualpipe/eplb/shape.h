@@ -34,8 +34,7 @@ typedef struct dp__eplb_sizes {
     bool even; /* everything divides: all nodes are problems of one size */
 } dp__eplb_sizes_t;
 
-/* Checks a shape. groups and nodes are as given: the global policy takes both as 1
- * (dp__eplb_as_global). */
+/* Checks a shape. groups and nodes are as given: the global policy takes both as 1. */
 dp_status_t dp__eplb_check_shape(const dp_eplb_shape_t *shape, dp__eplb_sizes_t *sizes_out);
 dp__eplb_sizes_t dp__eplb_as_global(const dp__eplb_sizes_t *sizes);
 

@@ -1,8 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * tournament.h: a tree of matches that keeps the first of the largest of n keys while keys change
- * one by one.
- */
+ * one by one. */
 #ifndef DP_EPLB_TOURNAMENT_H
 #define DP_EPLB_TOURNAMENT_H
 
@@ -32,8 +31,7 @@ static inline void dp__tournament_match(dp__tournament_t *t, int32_t at)
     t->winner[at] = t->winner[best];
 }
 
-/* After key[leaves + i] was set for all i < keys; those beyond get `none`, which has to be below
- * every key that can win. */
+/* After key[leaves + i] was set for all i < keys. `none` is below every key that can win. */
 static inline void dp__tournament_start(dp__tournament_t *t, int32_t keys, float none)
 {
     for (int32_t i = 0; i < t->leaves; i++)

@@ -91,8 +91,7 @@ static void weigh_plan(const dp__eplb_field_t *f, const int32_t *origin, const i
 }
 
 /* The candidate from the placement in use. What does not reach the limit may still be better than
- * the plan.
- */
+ * the plan. */
 static void weigh_repair(const dp__eplb_field_t *f, const int32_t *origin, double limit, candidate_t *best)
 {
     dp__eplb_layer_t *layer = &f->scratch->layer[1];

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: passes, their segments, and what these wait for: data, the micro-batch before, and slots
- * of channels. */
+ * graph.c: passes, their segments, and what these wait for: data, micro-batches and slots. */
 #include "overlap/graph.h"
 
 #include "base/memory.h"

@@ -442,8 +442,7 @@ static void release_arc(dp__overlap_run_t *run, const dp__overlap_arc_t *arc, do
         learn_ready_time(run, arc->node, now);
 }
 
-/* A B hands on behind the last segment of its I and its W: in a program its message is sent
- * there. */
+/* A B hands on behind the last segment of its I and W, where a program sends its message. */
 static void lead_on(dp__overlap_run_t *run, int32_t node, double end, double now)
 {
     const dp__overlap_graph_t *graph = run->graph;

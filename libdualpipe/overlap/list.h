@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * list.h: list scheduling of all ranks on their lanes, from the beginning of the step or from its
- * end. */
+ * list.h: list scheduling of all ranks on their lanes, from the begin of the step or its end. */
 #ifndef DP_OVERLAP_LIST_H
 #define DP_OVERLAP_LIST_H
 

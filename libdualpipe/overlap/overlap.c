@@ -202,8 +202,7 @@ static double share_of_time(const planning_t *x, double began)
     return fmax(share, (double)x->tried / x->request.tries);
 }
 
-/* Passes go from the steady state to the ramps, under rules by chance: those that only fill gaps
- * find theirs. */
+/* Passes go from the steady state to the ramps, under random rules that fill gaps. */
 static bool try_lift(planning_t *x, dp__overlap_random_t *random)
 {
     plan_t *t = &x->trial;
@@ -218,8 +217,7 @@ static bool try_lift(planning_t *x, dp__overlap_random_t *random)
     return t->step < INFINITY && run_reverse(x, 5e-3 * x->now.step);
 }
 
-/* From a plan: passes lifted, under changed rules, with changed urgencies, or backwards and
- * forwards again. */
+/* Changes a plan: lifted passes, other rules, other urgencies, or a run backwards and forwards. */
 static void try_change(planning_t *x, dp__overlap_random_t *random, double worse)
 {
     double what = dp__overlap_unit(random);
@@ -288,8 +286,7 @@ static int32_t round_length(int32_t number)
     return (1 << k) - 1 == number ? 1 << (k - 1) : round_length(number - (1 << (k - 1)) + 1);
 }
 
-/* How a round begins decides where it ends: short ones find more than a long one. Then on from the
- * best of them. */
+/* Short rounds from several starts find more than a long one. Then on from the best of them. */
 static void try_all(planning_t *x)
 {
     dp__overlap_random_t random = {x->request.seed};

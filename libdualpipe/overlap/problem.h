@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * problem.h: what is to be planned: chunks with their segments, which passes follow which,
- * messages, memory. */
+ * problem.h: what is planned: chunks, segments, the order of passes, messages, memory. */
 #ifndef DP_OVERLAP_PROBLEM_H
 #define DP_OVERLAP_PROBLEM_H
 

@@ -158,8 +158,7 @@ static void move_walk(const dp__overlap_graph_t *graph, int32_t walk, double by,
         urgency[k] += by;
 }
 
-/* Micro-batches of the path's first stage on a rank that leave the order of its passes, and where
- * they go. */
+/* Micro-batches of the first stage of a path that leave the order of a rank, and where they go. */
 typedef struct lifted {
     int32_t from, count;
     double to, apart;

@@ -27,8 +27,7 @@ static bool slot_need(const dp__proof_t *p, int32_t rank, const dp_instr_t *recv
     return true;
 }
 
-/* The mirror came to the same sum: both holders of a stage list their reductions in the same
- * order. */
+/* Both holders of a stage list their reductions in the same order. */
 static void mirror_need(const dp__proof_t *p, int32_t rank, int32_t position, int32_t mirror, dp__need_t *need)
 {
     int32_t chunks = p->v->program->chunks, nth = 0;

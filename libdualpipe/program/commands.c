@@ -237,8 +237,7 @@ static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment
         put_call(x, number, op, DP_LANE_COMPUTE, segment);
         return;
     }
-    /* ahead of all that the gradient is waited for with; in memory that W's on this lane were the
-     * last to use */
+    /* ahead of all waits for the gradient; in memory that a W on this lane was the last to use */
     if (!forward && stage->segments[segment].recomputes)
         put_call(x, number, DP_OP_R, lane, segment);
     if (segment == (forward ? 0 : last))
@@ -779,8 +778,7 @@ static dp_status_t allocate_plan(dp__writer_t *x)
     return DP_OK;
 }
 
-/* All passes with what they touch, in the order in which they begin; a send tells where the result
- * of its pass goes. */
+/* All passes in the order in which they begin; a send tells where the result of its pass goes. */
 static dp_status_t find_passes(dp__writer_t *x)
 {
     dp_status_t status = DP_OK;

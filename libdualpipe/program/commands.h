@@ -53,8 +53,7 @@ typedef struct dp__command {
         int16_t segment; /* CALL */
         int16_t count;   /* BUNDLE: transfers, which follow one another in the rank's list */
     };
-    /* CALL, RECV, RELEASE, SEND: pass. WAIT, RECORD: event. BUNDLE: instruction of its first
-     * transfer. REDUCE: chunk */
+    /* pass; of WAIT, RECORD: event; BUNDLE: instruction of its first transfer; REDUCE: chunk */
     int32_t at;
 } dp__command_t;
 
@@ -108,8 +107,7 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
                                const uint8_t *in_lane, dp__commands_t *out);
 void dp__commands_clear(dp__commands_t *commands);
 
-/* The transfer streams of a rank, in the order of its channels: returns how many; -1: more than
- * DP__TRANSFER_STREAMS. */
+/* The transfer streams of a rank, in the order of channels: how many; -1: too many. */
 int32_t dp__transfer_streams_of(const dp_program_t *program, int32_t rank,
                                 dp__transfer_stream_t transfer_streams[DP__TRANSFER_STREAMS]);
 int32_t dp__transfer_stream_find(const dp__transfer_stream_t *transfer_streams, int32_t n, int32_t peer, int32_t sends);

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * edges.h: the channels that a placement asks for, and which one a chunk reads from or writes
- * to. */
+ * edges.h: the channels of a placement, and which one a chunk reads from or writes to. */
 #ifndef DP_PROGRAM_EDGES_H
 #define DP_PROGRAM_EDGES_H
 
@@ -22,8 +21,7 @@ dp_status_t dp__edges_create(const dp_schedule_t *schedule, dp__edges_t *edges, 
                              int32_t *count_out);
 void dp__edges_clear(dp__edges_t *edges);
 
-/* The channel that an operation's forward (DP_OP_F) or backward part reads from, or writes to; -1:
- * none. */
+/* The channel that the forward (DP_OP_F) or backward part of an operation reads or writes; -1. */
 static inline int32_t dp__edges_in(const dp__edges_t *edges, int32_t rank, int32_t chunk, int part)
 {
     return (part == DP_OP_F ? edges->forward_in : edges->backward_in)[rank * edges->chunks + chunk];
@@ -33,8 +31,7 @@ static inline int32_t dp__edges_out(const dp__edges_t *edges, int32_t rank, int3
     return (part == DP_OP_F ? edges->forward_out : edges->backward_out)[rank * edges->chunks + chunk];
 }
 
-/* The parts of an operation that have boundary tensors: up to two, F and B; returns how many (0 for
- * W). */
+/* The parts of an operation that have boundary tensors, F and B: how many (0 for W). */
 typedef struct dp__part {
     int op; /* DP_OP_F or DP_OP_B */
     int32_t chunk, microbatch;

@@ -103,8 +103,7 @@ static dp_status_t create_messages(dp__verification_t *v)
     return DP_OK;
 }
 
-/* Bundles rise one by one; the transfers of one are neighbours of one direction between two
- * ranks. */
+/* Numbers of bundles rise by one; the transfers of one have one direction and two ranks. */
 static dp_status_t check_bundle(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;

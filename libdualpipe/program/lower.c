@@ -32,8 +32,7 @@ static void number_messages(dp__lowering_t *w)
             }
 }
 
-/* A part makes a message: to the next rank, or into a local edge, which gets as many slots as are
- * full at once. */
+/* A part makes a message, to a rank or into a local edge with as many slots as are full at once. */
 static dp_status_t survey_output(dp__survey_t *x, int32_t rank, const dp__part_t *part, int64_t *count)
 {
     int32_t out = dp__edges_out(&x->w->edges, rank, part->chunk, part->op);

@@ -22,8 +22,7 @@ typedef struct dp__stage_shape {
     bool backward_buffer; /* it has memory that only a backward has */
 } dp__stage_shape_t;
 
-/* One entry of a merged order: run pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment
- * `segment`. */
+/* One entry of a merged order: pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment `segment`. */
 typedef struct dp__pair_step {
     uint8_t pass;
     /* index in the forward's list (F) or in the backward's (I, W), both in forward order */

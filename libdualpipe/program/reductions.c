@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reductions.c: when the gradients of a stage can be summed over its copies, in an order common to
- * its holders. */
+ * reductions.c: when gradients of a stage can be reduced, in one order for all its holders. */
 #include "program/lower.h"
 
 #include "base/memory.h"
@@ -18,8 +17,7 @@ static int64_t chunk_ready(const dp__lowering_t *w, int32_t rank, int32_t chunk,
     return w->replay.end[w->schedule->first[rank] + last];
 }
 
-/* Ordered by the time at which the last holder is ready, then by stage: both holders get the same
- * answer. */
+/* Ordered by the time at which the last holder is ready, then by stage: the same for both. */
 static void find_reductions_of_rank(dp__lowering_t *w, int32_t rank)
 {
     int32_t chunks = w->schedule->chunks;

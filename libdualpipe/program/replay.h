@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * replay.h: a schedule run on equal devices (F = I = W = 1, B = 2, a pair 3) with transfers that
- * take no time. */
+ * replay.h: a schedule on equal devices (F = I = W = 1, B = 2, FB = 3), without transfer times. */
 #ifndef DP_PROGRAM_REPLAY_H
 #define DP_PROGRAM_REPLAY_H
 

@@ -30,8 +30,7 @@ const char *dp__cell_parse(dp__slice_t text, dp__cell_t *cell);
 int dp__cell_print(char *text, size_t bytes, const dp_schedule_t *schedule, int32_t rank, const dp_op_t *op);
 int dp__cell_print_parsed(char *text, size_t bytes, const dp__cell_t *cell);
 
-/* The stage of a chunk; the chunk of a rank that is a stage, of that micro-batch's direction if
- * there are two (-1: none). */
+/* The stage of a chunk; the chunk of a rank that is that stage, for that micro-batch (-1: none). */
 int32_t dp__cell_stage(const dp_schedule_t *schedule, int32_t rank, int32_t chunk);
 int16_t dp__cell_chunk(const dp_schedule_t *schedule, int32_t rank, int32_t stage, int32_t microbatch);
 

@@ -66,8 +66,7 @@ static bool add_hop(dp__search_t *s, dp__hop_t hop)
     return true;
 }
 
-/* Adds the unfinished needs of one step. 1: the start was reached again, the cycle is kept; -1: no
- * memory. */
+/* Adds the unfinished needs of a step. 1: back at the start, the cycle is kept; -1: no memory. */
 static int expand_step(dp__search_t *s, dp__need_t start, dp__need_t step, int32_t parent)
 {
     int32_t depth = parent < 0 ? 1 : s->hops[parent].depth + 1;
@@ -106,8 +105,7 @@ static bool search_from(dp__search_t *s, dp__need_t start)
     return found >= 0;
 }
 
-/* Some cycle: from stuck lane to the stuck lane it waits for, until one comes again. false: no
- * memory. */
+/* Some cycle: from stuck lane to the stuck lane that it waits for. false: no memory. */
 static bool first_cycle(dp__search_t *s)
 {
     int32_t lane = 0;

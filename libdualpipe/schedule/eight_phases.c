@@ -20,8 +20,7 @@ void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t 
         dp__emit_f(e, near);
         dp__emit_f(e, far);
     }
-    /* 3. the far stream's first gradients come back; nothing else could fill the place of their W,
-     *    so none is deferred */
+    /* 3. the far stream's first gradients come back; nothing could replace their W: not deferred */
     for (int32_t i = 0; i < to_turn; i++) {
         dp__emit_i(e, far);
         dp__emit_w(e);
@@ -30,8 +29,7 @@ void dp__emit_eight_phases(dp__emit_t *e, int32_t depth, int32_t place, int32_t 
     /* 4. steady state: every forward beside a backward of the other stream */
     for (int32_t i = 0; i < steady; i++) {
         if (i == 0 && to_turn == 0) {
-            /* next to the last stage the neighbour waits for this forward: a pair would hand it
-             * over too late */
+            /* next to the last stage a pair would hand this forward to the neighbour too late */
             dp__emit_f(e, near);
             dp__emit_b(e, far);
         } else {

@@ -20,8 +20,7 @@ typedef struct dp__emit {
     int64_t deferred_head, deferred_tail;
 } dp__emit_t;
 
-/* In a forward-only schedule everything but forwards vanishes, and an overlapped pair is its
- * forward side. */
+/* In a forward-only schedule only forwards remain; a pair is its forward side. */
 void dp__emit_f(dp__emit_t *e, int chunk);
 void dp__emit_b(dp__emit_t *e, int chunk);
 void dp__emit_fb(dp__emit_t *e, int forward_chunk, int backward_chunk);

@@ -8,8 +8,7 @@
 typedef struct dp__runner {
     const dp__flow_t *flow;
     int32_t *progress;
-    /* Blocked lanes hang in a list at the lane they wait for; ready lanes in another list. -1 ends
-     * a list. */
+    /* Blocked lanes are listed at the lane they wait for; ready lanes in another list. -1: end. */
     int32_t *next;
     int32_t *waiters; /* [lanes] first lane that waits for this one */
     int32_t *wanted;  /* [lanes] step that a blocked lane waits for */

@@ -21,8 +21,7 @@ typedef struct dp__flow {
     int32_t lanes;
     const int32_t *length; /* [lanes] steps */
     const void *context;
-    /* The k-th thing (k = 0, 1, ...) that a step waits for, besides the step before it; false when
-     * there is no k-th. */
+    /* The k-th thing (from 0) that a step waits for besides the step before it; false: no more. */
     bool (*need)(const void *context, int32_t lane, int32_t position, int32_t k, dp__need_t *need_out);
     /* Writes a step's name, like "rank 1 F chunk 0 mb 3 (op 5)". */
     void (*name)(const void *context, int32_t lane, int32_t position, char *text, size_t bytes);

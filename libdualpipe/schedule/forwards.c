@@ -40,8 +40,7 @@ static int32_t *made_of(const dp__rally_t *x, int32_t rank, int32_t chunk)
     return &x->made[rank * x->schedule->chunks + chunk];
 }
 
-/* The stage of a chunk whose next pair can begin; -1: it cannot. One pair may be on its way to the
- * next stage. */
+/* The stage of a chunk whose next pair can begin; -1: none. One pair may be under way. */
 static int32_t ready_stage(const dp__rally_t *x, int32_t rank, int32_t chunk)
 {
     int32_t n = *made_of(x, rank, chunk);
@@ -54,8 +53,7 @@ static int32_t ready_stage(const dp__rally_t *x, int32_t rank, int32_t chunk)
     return place.stage;
 }
 
-/* A unit of time; forwards: [ranks * chunks * pairs] by rank, with the first micro-batches of
- * pairs. */
+/* A unit of time. forwards: [ranks * chunks * pairs], the first micro-batches of pairs. */
 static void run_tick(dp__rally_t *x, int64_t *counts, dp_pass_t *forwards)
 {
     const dp_schedule_t *s = x->schedule;

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * index.h: where in its rank's list each forward, backward and weight gradient of a micro-batch
- * stands. */
+ * index.h: where each forward, backward and weight gradient stands in the list of its rank. */
 #ifndef DP_SCHEDULE_INDEX_H
 #define DP_SCHEDULE_INDEX_H
 

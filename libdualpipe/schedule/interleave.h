@@ -20,8 +20,7 @@ static inline int dp__interleave_backward(const dp__emit_t *e, int64_t k)
     return e->chunks - 1 - dp__interleave_forward(e, k);
 }
 
-/* Forwards of a rank before its first backward: 2 per rank below and a round of every chunk but the
- * last. */
+/* Forwards of a rank before its first backward: 2 per rank below, all chunks but the last once. */
 static inline int64_t dp__interleave_warm_up(const dp__emit_t *e, int32_t rank)
 {
     return 2 * (int64_t)(e->request->ranks - 1 - rank) + (int64_t)(e->chunks - 1) * e->request->ranks;

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * plain.c: a schedule without its braids: their passes as starts and ends, in the order of the
- * letters. */
+ * plain.c: a schedule without braids: their passes as starts and ends, in the order of letters. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 

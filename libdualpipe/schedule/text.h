@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * text.h: slices of text for the readers and writers of schedules. Nothing is copied and nothing
- * need end in NUL. */
+ * text.h: slices of text for readers and writers of schedules: no copies, no NUL needed. */
 #ifndef DP_SCHEDULE_TEXT_H
 #define DP_SCHEDULE_TEXT_H
 

@@ -22,8 +22,7 @@ typedef struct dp__step {
     int32_t turn;   /* and its place among the transfers between them, as this rank lists them */
 } dp__step_t;
 
-/* What is known of a micro-batch on a chunk: where its rank does each of these, counted from 1; 0:
- * nowhere. */
+/* Of a micro-batch on a chunk: where its rank does each of these, from 1; 0: nowhere. */
 enum { DID_F, DID_B, SENT_F, RECEIVED_F, SENT_B, RECEIVED_B, FACTS };
 
 typedef struct dp__transfers {
@@ -304,8 +303,7 @@ static dp_status_t check_order(const dp__transfers_t *t, int32_t rank)
 
 /* ---- the proof ---- */
 
-/* What computing and WAIT_SEND wait for: matched, that the two ends have met in their turn; else,
- * that it was sent. */
+/* What computing and WAIT_SEND wait for: matched: that the two ends have met; else the send. */
 static bool need_end_of(const dp__transfers_t *t, int32_t rank, int32_t position, dp__need_t *need)
 {
     const dp__step_t *step = step_at(t, rank, position);

@@ -386,8 +386,7 @@ static dp_status_t fill_row(void *user, const dp__line_t *line, const dp__tsv_ro
     return row->npasses > 0 ? fill_braid(s, line, row, &s->ops[s->first[row->rank] + at].microbatch) : DP_OK;
 }
 
-/* Shapes that the rows could have, tried until the data dependencies of one of them have no
- * cycle. */
+/* Shapes that the rows may have, tried until the data dependencies have no cycle. */
 static dp_status_t infer_placement(const dp__tsv_t *t, dp_schedule_t *s)
 {
     static const dp_placement_t two[] = {DP_PLACE_V, DP_PLACE_BIDIRECTIONAL, DP_PLACE_LOOP};

@@ -43,8 +43,7 @@ static int next_part(const dp__squeeze_t *q, const dp__v_rank_t *rank)
     return best;
 }
 
-/* How many micro-batches the rank before on the path has finished in that part, as of the last
- * round. */
+/* Micro-batches that the rank before on the path has finished in that part, by the last round. */
 static int32_t count_inputs(const dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r, int part)
 {
     switch (part) {

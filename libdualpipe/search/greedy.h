@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * greedy.h: list scheduling: whatever can start first is started, under rules that a few numbers
- * set. */
+ * greedy.h: list scheduling: what can start first is started, under rules of a few numbers. */
 #ifndef DP_SEARCH_GREEDY_H
 #define DP_SEARCH_GREEDY_H
 

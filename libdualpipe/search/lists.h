@@ -29,8 +29,7 @@ typedef struct dp__lists {
     dp_op_t *ops;
 } dp__lists_t;
 
-/* What a timing came to. step is infinite when the lists cannot finish or hold more than the
- * cap. */
+/* The result of a timing. step is infinite when the lists cannot finish or exceed the cap. */
 typedef struct dp__timing {
     double step;
     /* mean end of the ranks: of two lists with one step, the denser one has more to give */

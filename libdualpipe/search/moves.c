@@ -39,8 +39,7 @@ static bool move_one(dp_op_t *ops, int32_t count, dp__search_random_t *random)
     return true;
 }
 
-/* Every operation of one kind and chunk in a stretch of the list trades places with its
- * neighbour. */
+/* Every operation of one kind and chunk in a stretch trades places with its neighbour. */
 static bool move_stretch(const dp__shape_t *shape, dp_op_t *ops, int32_t count, dp__search_random_t *random)
 {
     static const uint8_t kinds[] = {DP_OP_F, DP_OP_B, DP_OP_I, DP_OP_W, DP_OP_W, DP_OP_FB};

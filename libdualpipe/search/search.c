@@ -457,8 +457,7 @@ static dp_status_t plan_given(search_t *search, given_t *given, double seconds, 
     return status;
 }
 
-/* A third of the time goes to those that can beat the best and are near it, the rest to what became
- * the best. */
+/* A third of the time for those near the best that can beat it, the rest for the best then. */
 static dp_status_t plan_all(search_t *search)
 {
     double far = 1.2 * search->result->step, share = search->request.seconds / 3.0;
@@ -544,8 +543,7 @@ static dp_status_t anneal_step(search_t *search, annealing_t *a, double heat)
     return status;
 }
 
-/* Cools down from a heat at which a forward's time is often given away to one at which nothing
- * is. */
+/* Cools from a heat at which a forward's time is often given away to one at which none is. */
 static dp_status_t anneal_start(search_t *search, start_t *start, double until)
 {
     annealing_t a = {.start = start, .score = score_of(&start->timing), .best_step = start->timing.step};

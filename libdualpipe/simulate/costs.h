@@ -19,8 +19,7 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
 /* How long a message occupies its link. */
 double dp__costs_link(const dp_costs_t *resolved);
 
-/* Time of an operation whose chunk has the scale given; scale2 is the backward side's. parts[1] is
- * 0 except for FB. */
+/* Time of an operation of that scale; scale2 is of the backward side. parts[1]: 0 but for FB. */
 void dp__costs_of(const dp_costs_t *resolved, int op, double scale, double scale2, double parts[2]);
 
 #endif

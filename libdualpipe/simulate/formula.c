@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * formula.c: published bubble formulas, in costs per device: a rank of a V or of v chunks holds a
- * device's layers. */
+ * formula.c: published bubble formulas, in costs per device (of all chunks of a rank). */
 #include "simulate/formula.h"
 
 #include <math.h>

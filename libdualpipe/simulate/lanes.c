@@ -160,8 +160,7 @@ static void run_release(lanes_run_t *run, int32_t rank, const dp__command_t *c, 
     wake_rank(run, run->program->channels[pass->source].src);
 }
 
-/* When a message that could leave at `time` does; the link is then taken for as long as it
- * takes. */
+/* When a message that is ready at `time` leaves; the link is then in use for its length. */
 static double take_link(lanes_run_t *run, int32_t channel, double time)
 {
     double *link_free = &run->link_free[run->model->link[channel]];

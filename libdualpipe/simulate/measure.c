@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * measure.c: costs out of a timeline: which spans make an operation, and what operations, segments
- * and stages take. */
+ * measure.c: costs from a timeline: spans of an operation; times of operations and segments. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -247,8 +246,7 @@ static void read_row_spans(sums_t *sums, int32_t rank)
 
 /* ---- summing up ---- */
 
-/* The length of lone operations; without any, what their spans come to in whole backwards, or else
- * in pairs. */
+/* The length of lone operations; without any, the sums of spans in whole backwards or pairs. */
 static double pass_cost(const sums_t *sums, int pass)
 {
     const mean_t *lone = &sums->ops[pass == 0 ? LONE_F : pass == 1 ? LONE_I : LONE_W];

@@ -135,8 +135,7 @@ static bool side_in_bounds(const dp__model_t *model, int32_t rank, int32_t chunk
            consumes_recv(model->program, rank, in);
 }
 
-/* seen[2c], seen[2c + 1]: sends and receives of channel c so far. bundle: of the latest transfer of
- * this rank. */
+/* seen[2c], seen[2c + 1]: sends and receives of channel c so far. bundle: the latest one. */
 static bool instr_in_bounds(const dp__model_t *model, int32_t rank, const dp_instr_t *instr, int32_t *seen,
                             int32_t *bundle)
 {

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * model.h: a program made ready for its run: checked ids, durations, local edges, numbered
- * messages. */
+ * model.h: a program prepared for its run: checked ids, durations, numbered messages. */
 #ifndef DP_SIMULATE_MODEL_H
 #define DP_SIMULATE_MODEL_H
 
@@ -26,8 +25,7 @@ typedef struct dp__model {
     int64_t *first_message;  /* [nchannels + 1]: message i of channel c is first_message[c] + i */
 } dp__model_t;
 
-/* Every id that the run follows is inside its bounds afterwards. Free with dp__model_clear, also
- * after a failure. */
+/* Every id is inside its bounds afterwards. Free with dp__model_clear, also after a failure. */
 dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs, dp__model_t *model);
 void dp__model_clear(dp__model_t *model);
 

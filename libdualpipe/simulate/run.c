@@ -247,8 +247,7 @@ static void note_done(run_t *run, int32_t rank, const dp_instr_t *instr)
         set_bit(run->backward_done, bit_of(run, rank, instr->chunk2, instr->microbatch2));
 }
 
-/* When the result of one side of an operation is there for other ranks: `share` of its time, 0 all
- * of it. */
+/* When one result of an operation is there for other ranks: after `share` of its time, 0: all. */
 static double left_at(double start, double end, double share)
 {
     return share > 0.0 ? start + (end - start) * share : end;
@@ -305,8 +304,7 @@ static bool run_compute(run_t *run, int32_t rank, const dp_instr_t *instr)
     return true;
 }
 
-/* When the data of a send are there: at the end of what was computed last, unless they leave
- * earlier than that. */
+/* When the data of a send are there: at the end of the latest operation, or before. */
 static double made_at(const run_t *run, int32_t rank, const dp_instr_t *send)
 {
     const uint8_t *done = send->op == DP_OP_F ? run->forward_done : run->backward_done;
@@ -338,8 +336,7 @@ static bool advance_compute(run_t *run, int32_t rank)
 
 /* ---- links ---- */
 
-/* When a message that could leave at `time` does; the link is then taken for as long as it
- * takes. */
+/* When a message that is ready at `time` leaves; the link is then in use for its length. */
 static double take_link(run_t *run, int32_t channel, double time)
 {
     double *link_free = &run->link_free[run->model->link[channel]];

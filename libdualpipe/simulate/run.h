@@ -15,8 +15,7 @@ typedef struct dp__rank_result {
 /* results: [ranks]. timeline: with room for all spans, or NULL. */
 dp_status_t dp__run(const dp__model_t *model, dp__rank_result_t *results, dp_timeline_t *timeline);
 
-/* Model time to nanoseconds of a timeline: one unit is a millisecond. Cut at the end of the
- * clock. */
+/* Model time to nanoseconds of a timeline: a unit is a millisecond. Saturates. */
 int64_t dp__model_ns(double time);
 
 #endif

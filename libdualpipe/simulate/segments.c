@@ -25,8 +25,7 @@ typedef struct braid {
     int32_t count[2];
 } braid_t;
 
-/* What an operation came to: its time, that of the all-to-all lane, and the part of it beside
- * computation. */
+/* Times of an operation: the whole, the all-to-all lane, and its part beside computation. */
 typedef struct braid_times {
     double time, communication, hidden;
 } braid_times_t;
@@ -46,8 +45,7 @@ static double cost_of_step(const braid_t *x, const dp__pair_step_t *step)
     return costs[step->segment % LAYER];
 }
 
-/* F follows the segment before it, I the one after it in the forward order, W the I of the same
- * segment. */
+/* F follows the segment before it, I the one after it, W the I of the same segment. */
 static double ready_time(const braid_t *x, const dp__pair_step_t *step)
 {
     if (step->pass == DP_OP_F)

@@ -28,8 +28,7 @@ static int64_t spans_per_rank(const dp_program_t *program)
     return most;
 }
 
-/* Most backwards alive at once, as dp__commands_t.backward_buffers counts them, a chunk as its
- * share of a device. */
+/* Most backwards alive at once (dp__commands_t.backward_buffers), chunks by their share. */
 static double peak_backward_buffers(const dp__model_t *model, int32_t rank)
 {
     const dp_program_t *program = model->program;

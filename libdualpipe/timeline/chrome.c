@@ -188,8 +188,7 @@ static void put_process(dp__json_out_t *out, int32_t rank)
                  rank > 0 ? "," : "", rank, rank, rank, rank);
 }
 
-/* What is known of the clocks of other hosts; the text beside the name of a rank is where viewers
- * show it. */
+/* What is known of clocks of other hosts. Viewers show the text beside the name of a rank. */
 static void put_clock(dp__json_out_t *out, int32_t rank, const dp_row_clock_t *clock)
 {
     dp__json_put(out,

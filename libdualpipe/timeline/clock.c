@@ -79,8 +79,7 @@ int64_t dp__clock_offset(const dp__clock_sample_t *samples, size_t count, int64_
         low = samples[i].low_ns - loose > low ? samples[i].low_ns - loose : low;
         high = samples[i].high_ns + loose < high ? samples[i].high_ns + loose : high;
     }
-    /* low > high: a clock ran away faster than we take for possible (a machine that was suspended,
-     * say) */
+    /* low > high: a clock ran faster than is believed (a suspended machine, say) */
     half = (high - low) / 2;
     *bound_out = half < 0 ? -half : half + 1;
     return low + half;

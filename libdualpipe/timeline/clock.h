@@ -16,8 +16,7 @@
 
 #define DP__CLOCK_DRIFT 500e-6
 
-/* One round trip: what is to be added to the clock of B lay between low and high when that clock
- * showed at_ns. */
+/* One round trip: when the clock of B showed at_ns, its offset was between low and high. */
 typedef struct dp__clock_sample {
     int64_t at_ns, low_ns, high_ns;
 } dp__clock_sample_t;
@@ -27,8 +26,7 @@ dp__clock_sample_t dp__clock_sample(int64_t sent_ns, int64_t answer_ns, int64_t 
 void dp__clock_sort(dp__clock_sample_t *samples, size_t count);
 /* What is to be added at that moment of B's clock, give or take *bound_out. count > 0. */
 int64_t dp__clock_offset(const dp__clock_sample_t *samples, size_t count, int64_t at_ns, int64_t *bound_out);
-/* By how much the offset grows in a second, in ns, over the time that the samples span; both 0
- * where they span none. */
+/* Growth of the offset in ns per second over the time of the samples; 0 for no time. */
 void dp__clock_drift(const dp__clock_sample_t *samples, size_t count, double *drift_out, double *bound_out);
 
 /* Puts the spans of a row onto the clock that the samples lead to, and writes into the row what is

@@ -46,8 +46,7 @@ void dp__json_put(dp__json_out_t *out, const char *fmt, ...)
     append_bytes(out, text, (size_t)bytes);
 }
 
-/* Bytes of the UTF-8 character at `at`, 0 when it is none: cut, overlong, a surrogate or past
- * U+10FFFF. */
+/* Bytes of the UTF-8 character at `at`; 0: none (cut, overlong, a surrogate, past U+10FFFF). */
 static size_t utf8_bytes(const unsigned char *at)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

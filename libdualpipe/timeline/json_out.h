@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * json_out.h: JSON text through a write callback, in blocks of bounded size. The first failure
- * sticks. */
+ * json_out.h: JSON text through a write callback, in bounded blocks. The first failure sticks. */
 #ifndef DP_TIMELINE_JSON_OUT_H
 #define DP_TIMELINE_JSON_OUT_H
 

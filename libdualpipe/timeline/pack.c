@@ -102,8 +102,7 @@ typedef struct packed {
     const unsigned char *names, *spans;
 } packed_t;
 
-/* Finds the parts of packed bytes, all of them inside the buffer and nothing left over; NULL, or
- * what is wrong. */
+/* Finds the parts of packed bytes, all inside the buffer, none left over; NULL, or the fault. */
 static const char *open_packed(const unsigned char *at, size_t bytes, packed_t *packed)
 {
     const unsigned char *end = at + bytes;

@@ -6,8 +6,7 @@
 
 #include <dualpipe/timeline.h>
 
-/* number: of an operation of several passes, from 1, other than its neighbours'; 0: it has one
- * pass. */
+/* number: of an operation of several passes, from 1, unlike its neighbours'; 0: of one pass. */
 static inline uint8_t dp__span_pair(int64_t number)
 {
     return number == 0 ? 0 : (uint8_t)(1 + (number - 1) % DP_SPAN_PAIRS);

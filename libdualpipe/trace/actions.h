@@ -9,13 +9,11 @@
 #include "timeline/json_out.h"
 #include "trace/trace.h"
 
-/* The operation, DP_OP_F to DP_OP_FB, and the stage of its (forward) side; -1: the name of none, or
- * of a transfer. */
+/* The operation, DP_OP_F to DP_OP_FB, and stage of its (forward) side; -1: no operation's name. */
 int dp__trace_action_of(const char *name, int32_t *stage_out);
 /* Some forward is named so. */
 bool dp__trace_has_actions(const dp_trace_t *trace);
-/* Costs of a device, from annotations on streams where there are any, else from those of the
- * host. */
+/* Costs of a device from annotations on streams, or without any from those of the host. */
 dp_status_t dp__trace_actions_put(const dp_trace_t *trace, const char *title, dp__json_out_t *to);
 
 #endif

@@ -328,8 +328,7 @@ static dp_status_t put_annotated(const dp_trace_t *trace, const request_t *reque
     return status;
 }
 
-/* Stages of one schedule do not fit another: their scales are a comment, for who simulates the same
- * one. */
+/* Stages of one schedule do not fit another: their scales are written as a comment. */
 static dp_status_t write_commented(void *out, const char *text, size_t bytes)
 {
     dp__json_out_t *to = out;

@@ -37,8 +37,7 @@ typedef enum dp__trace_json_kind {
 typedef struct dp__trace_json_token {
     dp__trace_json_kind_t kind;
     uint64_t offset; /* of its first byte */
-    /* KEY, STRING: without escapes, as UTF-8; NUMBER: as written. "" for others. Until the next
-     * token */
+    /* KEY, STRING: unescaped UTF-8; NUMBER: as written; else "". Valid until the next token */
     const char *text;
 } dp__trace_json_token_t;
 
@@ -46,8 +45,7 @@ typedef struct dp__trace_json_reader dp__trace_json_reader_t;
 
 dp_status_t dp__trace_json_open(dp_read_fn read, void *user, dp__trace_json_reader_t **reader_out);
 void dp__trace_json_close(dp__trace_json_reader_t *reader);
-/* DP_ERR_REJECTED: not JSON, cut off, or nested too deeply. The reader cannot go on after a
- * failure. */
+/* DP_ERR_REJECTED: not JSON, cut off, or nested too deeply. A failure ends the reading. */
 dp_status_t dp__trace_json_next(dp__trace_json_reader_t *reader, dp__trace_json_token_t *token);
 /* The rest of the value that `token` begins; nothing to do for one that is a single token. */
 dp_status_t dp__trace_json_skip(dp__trace_json_reader_t *reader, const dp__trace_json_token_t *token);

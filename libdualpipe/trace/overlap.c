@@ -495,8 +495,7 @@ dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_over
 
 /* ---- names ---- */
 
-/* Where the arguments of a template or function begin; "(anonymous namespace)" and "{lambda" are
- * part of the name. */
+/* Where arguments of a template or function begin; "(anonymous namespace)" is part of a name. */
 static size_t base_length(const char *name)
 {
     size_t n = 0;

@@ -60,8 +60,7 @@ typedef struct dp__trace_head {
 /* A failure ends the reading and is returned. */
 typedef dp_status_t (*dp__trace_event_fn)(void *user, const dp__trace_event_t *event);
 
-/* Reads all of it; messages begin with the byte. DP_ERR_REJECTED: not a trace. keep: the text of
- * every event is wanted. */
+/* Reads all; messages begin with the byte. DP_ERR_REJECTED: no trace. keep: keep event texts. */
 dp_status_t dp__trace_read(dp_read_fn read, void *source, bool keep, dp__trace_event_fn on_event, void *user,
                            dp__trace_head_t *head_out);
 

@@ -236,8 +236,7 @@ static uint32_t range_around(const dp_trace_t *trace, const thread_ranges_t *thr
     return range;
 }
 
-/* Of the launching thread; else of any thread of the rank, for a backward pass is launched by a
- * separate thread. */
+/* Of the launching thread, else of any of the rank: backward passes have a separate thread. */
 static uint32_t range_of_launch(const finder_t *finder, const dp__trace_launch_t *launch)
 {
     const dp_trace_t *trace = finder->trace;

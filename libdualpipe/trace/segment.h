@@ -10,8 +10,7 @@
 
 #include <dualpipe/simulate.h>
 
-/* "attention.F", "attention.I", "attention.W", "dispatch.F", ..., "combine.W": a segment's pass is
- * its place in this order. */
+/* "attention.F", "attention.I", "attention.W", "dispatch.F", ..., "combine.W", in this order. */
 #define DP__TRACE_KEYS (3 * DP_SEGMENT_COSTS)
 
 /* Annotations that are a segment's pass. */

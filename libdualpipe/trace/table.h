@@ -23,8 +23,7 @@ typedef struct dp__trace_table {
     size_t nslots;
 } dp__trace_table_t;
 
-/* The same text gives the same number, from 0. DP_ERR_NOMEM, DP_ERR_OVERFLOW: no room for a new
- * one. */
+/* The same text gives the same number, from 0. DP_ERR_NOMEM, DP_ERR_OVERFLOW: no room. */
 dp_status_t dp__trace_table_add(dp__trace_table_t *table, dp__trace_budget_t *budget, const char *text,
                                 uint32_t *number_out);
 const char *dp__trace_table_text(const dp__trace_table_t *table, uint32_t number);

@@ -131,8 +131,7 @@ typedef struct placed {
     size_t op;
 } placed_t;
 
-/* The spans of one micro-batch's forward, or backward, in one step: one side of a pair, or all of
- * an operation. */
+/* The spans of the forward or backward of one micro-batch in one step: a side, or all of it. */
 typedef struct side {
     size_t first, count; /* of placed_t */
     int64_t start;

@@ -13,8 +13,7 @@
  * the input that stand alone. DP_ERR_REJECTED: no span of ours is there. */
 dp_status_t dp__trace_to_timeline(const dp_trace_t *trace, dp_timeline_t **timeline_out, dp_schedule_t **schedule_out);
 
-/* Whether its schedule has two directions, chunk 1 being the second. Not so for traces that are not
- * ours. */
+/* Whether its schedule has two directions, chunk 1 being the second. Only for our traces. */
 bool dp__trace_is_bidirectional(const dp_trace_t *trace);
 
 #endif
