@@ -1,13 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_cpu.c: GFLOP/s of the three passes of attention_cpu beside plain matrix products of the same
- * sizes.
+ * attention_cpu.c: GFLOP/s of the three passes of attention_cpu beside plain matrix products of the
+ * same sizes.
  *
  *   bench/attention_cpu [f32|f64 BATCH SEQUENCE HIDDEN HEADS KV_HEADS HEAD_DIM [VALUE_DIM]]
  *
- * Counted are the products alone, and of S x S only the causal half. The plain run multiplies the same
- * projections, and for each product of a head [S, D] x [D, (S+1)/2], which is as much work as the causal
- * half without its shape. */
+ * Counted are the products alone, and of S x S only the causal half. The plain run multiplies the
+ * same projections, and for each product of a head [S, D] x [D, (S+1)/2], which is as much work as
+ * the causal half without its shape. */
 #include "tests/support/attention_rig.h"
 
 #include <cblas.h>

@@ -1,14 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * checkpoint_cost.c: what saving costs a run: DualPipe over 2 ranks whose parameters and optimizer make a checkpoint of
- * so many MiB, saved between two steps and written beside the next ones.
+ * checkpoint_cost.c: what saving costs a run: DualPipe over 2 ranks whose parameters and optimizer
+ * make a checkpoint of so many MiB, saved between two steps and written beside the next ones.
  *
- *     dualpipe run -n 2 -- bench/checkpoint_cost FOLDER [MIB [STEP_MS [ROUNDS [busy]]]]     1024, 2000, 5
+ *     dualpipe run -n 2 -- bench/checkpoint_cost FOLDER [MIB [STEP_MS [ROUNDS [busy]]]]     1024,
+ *                                                                                           2000, 5
  *
- * Segments sleep as long as kernels on a device take, or with "busy" compute on all cores as those of CPU plugins do.
- * A round takes plain steps, writes MIB to FOLDER as dd does (pieces of 4 MiB, fsync), and saves.
+ * Segments sleep as long as kernels on a device take, or with "busy" compute on all cores as those
+ * of CPU plugins do. A round takes plain steps, writes MIB to FOLDER as dd does (pieces of 4 MiB,
+ * fsync), and saves.
  *
- *   stall     dp_pipeline_save and the next step, over a plain step: what is above 1 (wanted: <= 5 %)
+ *   stall     dp_pipeline_save and the next step, over a plain step: what is above 1 (wanted: <= 5
+ *             %)
  *   behind    the step after that, beside which the thread writes, likewise
  *   rate      bytes over the time from the first file to the complete checkpoint
  *   of disk   that rate over the one of the plain writing in the same round (wanted: >= 0.7)

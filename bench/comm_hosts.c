@@ -2,10 +2,12 @@
  * SPDX-License-Identifier: MIT
  * comm_hosts.c: one side of what bench/comm_hosts.sh measures between two hosts.
  *
- *     bench/comm_hosts rank PLUGIN             a rank of two, told by the environment as those of any trainer
+ *     bench/comm_hosts rank PLUGIN             a rank of two, told by the environment as those of
+ *                                              any trainer
  *     bench/comm_hosts socket PORT [ADDRESS]   a bare TCP socket: without an address it listens
  *
- * Rank 0, or who listens, prints "latency SECONDS" (8 bytes, one way) and "rate BYTES/S" (4 MiB) by batch. */
+ * Rank 0, or who listens, prints "latency SECONDS" (8 bytes, one way) and "rate BYTES/S" (4 MiB) by
+ * batch. */
 #include "bench/messages.h"
 
 #include <arpa/inet.h>

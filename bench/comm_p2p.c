@@ -1,14 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_p2p.c: comm_shm between two processes: bandwidth beside a plain memcpy, 8-byte latency beside Open MPI.
+ * comm_p2p.c: comm_shm between two processes: bandwidth beside a plain memcpy, 8-byte latency
+ * beside Open MPI.
  *
  *     bench/comm_p2p [ROUNDS]
  *
- * All in one run, in alternation, as other programs disturb all of them alike; medians. Work is enqueued behind a gate
- * first, so that the streams alone are measured. One-way latency is half a round trip of send, receive, release. Each
- * rank has a core of its own, as mpirun gives to its ranks. The peer (bench/peer_mpi_pingpong, built when mpicc is
- * there) uses Open MPI's shared-memory transport.
- * Wanted: 4 MiB at 0.8 of memcpy or better, a latency no worse than Open MPI's. */
+ * All in one run, in alternation, as other programs disturb all of them alike; medians. Work is
+ * enqueued behind a gate first, so that the streams alone are measured. One-way latency is half a
+ * round trip of send, receive, release. Each rank has a core of its own, as mpirun gives to its
+ * ranks. The peer (bench/peer_mpi_pingpong, built when mpicc is there) uses Open MPI's
+ * shared-memory transport. Wanted: 4 MiB at 0.8 of memcpy or better, a latency no worse than Open
+ * MPI's. */
 #include "bench/messages.h"
 
 #include <arpa/inet.h>

@@ -1,16 +1,18 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * control_plane.c: what the control plane costs: joining, meeting, and hearing of a death, with up to 1,024 ranks on
- * one machine over loopback TCP.
+ * control_plane.c: what the control plane costs: joining, meeting, and hearing of a death, with up
+ * to 1,024 ranks on one machine over loopback TCP.
  *
  *     bench/control_plane [LARGEST_RANKS]       default 1024
  *
- * Rank 0 is a process of its own, so that its processor time can be told; the last rank is another, to be killed; all
- * others are threads of a third. "far": that one has a PID namespace of its own (as root), so that rank 0 takes it for
- * another host and beats go to and fro; else none do. Bytes are what the library holds for a rank, counted by its
- * memory hooks, mean of the threads; "resident" is what the process of the threads has grown by for each, with two
- * stacks. Exit status 1 when joining takes rank 0 10 s of processor time, the last rank to know of a death knows it
- * later than after 1 s, or a rank takes 1 KiB more, of its own or at rank 0, than with the fewest. */
+ * Rank 0 is a process of its own, so that its processor time can be told; the last rank is another,
+ * to be killed; all others are threads of a third. "far": that one has a PID namespace of its own
+ * (as root), so that rank 0 takes it for another host and beats go to and fro; else none do. Bytes
+ * are what the library holds for a rank, counted by its memory hooks, mean of the threads;
+ * "resident" is what the process of the threads has grown by for each, with two stacks. Exit status
+ * 1 when joining takes rank 0 10 s of processor time, the last rank to know of a death knows it
+ * later than after 1 s, or a rank takes 1 KiB more, of its own or at rank 0, than with the
+ * fewest. */
 #include <dualpipe/group.h>
 #include <dualpipe/plugin.h>
 

@@ -3,11 +3,12 @@
  * engine_overhead.c: what the engine itself costs per operation: empty segments, 8-byte messages.
  *
  *     bench/engine_overhead                                 one rank: CPU time per operation
- *     dualpipe run -n 4 --no-prefix -- bench/engine_overhead   four ranks as processes: wall time per operation
+ *     dualpipe run -n 4 --no-prefix -- bench/engine_overhead   four ranks as processes: wall time
+ *                                                              per operation
  *
- * An operation is one entry of the schedule's list of a rank (an F&B pair counts once). Limits to compare with: 1 us of
- * CPU for one rank, 30 us of wall time for four ranks on two cores; the published PyTorch code needs 170 us and 1.5
- * ms. */
+ * An operation is one entry of the schedule's list of a rank (an F&B pair counts once). Limits to
+ * compare with: 1 us of CPU for one rank, 30 us of wall time for four ranks on two cores; the
+ * published PyTorch code needs 170 us and 1.5 ms. */
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/plan.h>
 #include <dualpipe/run.h>

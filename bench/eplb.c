@@ -4,10 +4,11 @@
  *
  *     bench/eplb [SECONDS]       default 2 for each row
  *
- * The first two rows are shapes for which the time of the published code is on record: the best of several
- * runs of its rebalance_experts() on one core (PyTorch 1.13.1, CPU, one thread), 291 ms and 2,434 ms. "ratio"
- * is that time over the best time here; bench/peer_eplb.py times PyTorch on this machine. Loads are
- * lognormal, drawn anew for each run. Exit status 1 when one of the two is not a thousand times as fast. */
+ * The first two rows are shapes for which the time of the published code is on record: the best of
+ * several runs of its rebalance_experts() on one core (PyTorch 1.13.1, CPU, one thread), 291 ms and
+ * 2,434 ms. "ratio" is that time over the best time here; bench/peer_eplb.py times PyTorch on this
+ * machine. Loads are lognormal, drawn anew for each run. Exit status 1 when one of the two is not a
+ * thousand times as fast. */
 #include <dualpipe/eplb.h>
 
 #include <math.h>

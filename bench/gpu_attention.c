@@ -1,17 +1,18 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu_attention.c: attention on the compute partition of a GPU, against the fastest matrix product of the same run.
+ * gpu_attention.c: attention on the compute partition of a GPU, against the fastest matrix product
+ * of the same run.
  *
- *   bench/gpu_attention [--core cudnn|cuda] [--comm-sms N] [--batch N] [--sequence N] [--hidden N] [--heads N]
- *   [--kv-heads N]
- *                       [--head-dim N] [--value-dim N] [--deterministic 0|1] [--iterations N] [--product N]
- *                       [--open 0|1]
+ *   bench/gpu_attention [--core cudnn|cuda] [--comm-sms N] [--batch N] [--sequence N] [--hidden N]
+ *                       [--heads N] [--kv-heads N] [--head-dim N] [--value-dim N]
+ *                       [--deterministic 0|1] [--iterations N] [--product N] [--open 0|1]
  *
- * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads, 192/128, hidden 7168)
- * on one sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16 product of 8192 x 8192 x 8192. Exit status
- * 77: no GPU. Times are medians of device time between events, one process, nothing else on the device. Operations of
- * the core, causal: forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). --open 1 opens the
- * block, takes its memory and ends. */
+ * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads,
+ * 192/128, hidden 7168) on one sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16
+ * product of 8192 x 8192 x 8192. Exit status 77: no GPU. Times are medians of device time between
+ * events, one process, nothing else on the device. Operations of the core, causal: forward heads *
+ * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). --open 1 opens the block, takes its
+ * memory and ends. */
 #include "plugins/attention_cuda/scores.h"
 #ifdef HAVE_CUDNN_CORE
 #include "plugins/attention_cudnn/core.h"
@@ -89,7 +90,8 @@ static dp_status_t open_device(bench_t *b)
                       : CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->end, CU_EVENT_DEFAULT), "making an event");
 }
 
-/* Device memory with bf16 numbers uniform in [-scale, scale); 0: zeros. Values matter: they set the power drawn. */
+/* Device memory with bf16 numbers uniform in [-scale, scale); 0: zeros. Values matter: they set the
+ * power drawn. */
 static dp_status_t allocate(bench_t *b, size_t bytes, float scale, void **memory_out)
 {
     dp_status_t status = b->device_vt->allocate(b->device, bytes + 1, memory_out);

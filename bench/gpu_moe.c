@@ -1,17 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu_moe.c: how fast moe_cuda's calls are, against limits measured in the same run: a dense product of cuBLASLt over
- * as many rows, and a copy on the device.
+ * gpu_moe.c: how fast moe_cuda's calls are, against limits measured in the same run: a dense
+ * product of cuBLASLt over as many rows, and a copy on the device.
  *
- *   bench/gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts N] [--shared N]
- *   [--top-k N]
+ *   bench/gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts
+ *   N] [--shared N] [--top-k N]
  *                 [--capacity X] [--turns N] [--open 0|1]
  *
- * One rank holds all experts, and its exchanges hand rows on where they lie: what is measured of dispatch and combine
- * is what the plugin does itself, no transport. Defaults: 4096 tokens of DeepSeek-V3's sizes, top 8 of 64 experts: 512
- * rows each. DUALPIPE_DEBUG=moe_cuda.products chooses how. Times are medians over all turns of the device's own
- * clock; a call's time is all of its launches. --open 1 opens the block, takes all memory and ends. Exit status
- * 77: no CUDA device. */
+ * One rank holds all experts, and its exchanges hand rows on where they lie: what is measured of
+ * dispatch and combine is what the plugin does itself, no transport. Defaults: 4096 tokens of
+ * DeepSeek-V3's sizes, top 8 of 64 experts: 512 rows each. DUALPIPE_DEBUG=moe_cuda.products chooses
+ * how. Times are medians over all turns of the device's own clock; a call's time is all of its
+ * launches. --open 1 opens the block, takes all memory and ends. Exit status 77: no CUDA device. */
 #include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/moe.h>
@@ -418,9 +418,11 @@ static void run(bench_t *b, double copy, double product)
     const double rows = tokens * (double)set->top_k, real = (double)dp_dtype_bytes(set->dtype);
     const double sum = (double)dp_dtype_bytes(dp_dtype_accumulator(set->dtype));
     const double head = 16, token = d * real, own = set->shared > 0 ? d * sum : 0;
-    /* One rank: a token's row travels once, and is read once and written for each of its experts where it arrives. */
+    /* One rank: a token's row travels once, and is read once and written for each of its experts
+     * where it arrives. */
     const double fanned = tokens * token + rows * (2 * head + token);
-    /* Forward: three products of 2 d f for each row of an expert, and of each token through the shared ones. */
+    /* Forward: three products of 2 d f for each row of an expert, and of each token through the
+     * shared ones. */
     const double forward = 6 * d * f * (rows + tokens * (double)set->shared);
     static figure_t figures[CALLS];
     const figure_t all[CALLS] = {

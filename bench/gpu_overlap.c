@@ -1,27 +1,32 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu_overlap.c: how much of an F&B pair's communication is hidden behind its computation, and what that costs the
- * computation. Two stages of MoE layers on one rank run dualpipev, so that every pair is the forward of one stage
- * beside the backward of the other; the expert group is the rank itself: dispatch and combine move every row through
- * the transport's buffers on this device's memory (no link: the bytes cost HBM bandwidth instead, which real links
- * would not).
+ * gpu_overlap.c: how much of an F&B pair's communication is hidden behind its computation, and what
+ * that costs the computation. Two stages of MoE layers on one rank run dualpipev, so that every
+ * pair is the forward of one stage beside the backward of the other; the expert group is the rank
+ * itself: dispatch and combine move every row through the transport's buffers on this device's
+ * memory (no link: the bytes cost HBM bandwidth instead, which real links would not).
  *
- *   bench/gpu_overlap [--device NAME] [--comm NAME] [--attention NAME] [--moe NAME] [--dtype f32|f64|bf16] [--comm-sms
- *   N]
- *                     [--layers N] [--tokens N] [--hidden N] [--heads N] [--head-dim N] [--value-dim N] [--q-rank N]
- *                     [--kv-rank N] [--rope-dim N] [--experts N] [--top-k N] [--expert-hidden N] [--microbatches N]
- *                     [--steps N] [--graph 0|1] [--open 0|1] [--trace FILE]
+ *   bench/gpu_overlap [--device NAME] [--comm NAME] [--attention NAME] [--moe NAME]
+ *                     [--dtype f32|f64|bf16] [--comm-sms N] [--layers N] [--tokens N] [--hidden N]
+ *                     [--heads N] [--head-dim N] [--value-dim N] [--q-rank N] [--kv-rank N]
+ *                     [--rope-dim N] [--experts N] [--top-k N] [--expert-hidden N]
+ *                     [--microbatches N] [--steps N] [--graph 0|1] [--open 0|1] [--trace FILE]
  *
- * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage, or 2 or 1 where the device has no memory
- * for more (beside the parameters there are two gradients in fp32 a stage). Attention is latent as theirs, ranks 1536
- * and 512: full projections have three times its products, behind which communication hides all too well. --kv-rank 0
- * has those. --open 1 opens what would be measured, so that all memory is taken, and ends. Exit status 77: no such
- * device.
- * The figures are those of DeepSeek's published trace (96.3 % of the all-to-all hidden, compute lane busy 96.4 %):
- *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of all-to-all time
- *   busy      compute lane, as a share of the time from the first pair's start to the last one's end
- *   host      CPU time of the calling thread in a step, as a share of the step (it also polls for the end)
- *   slowdown  compute segments inside pairs, against the same segments run alone (1f1b, one micro-batch: nothing
+ * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage, or 2 or 1 where the
+ * device has no memory for more (beside the parameters there are two gradients in fp32 a stage).
+ * Attention is latent as theirs, ranks 1536 and 512: full projections have three times its
+ * products, behind which communication hides all too well. --kv-rank 0 has those. --open 1 opens
+ * what would be measured, so that all memory is taken, and ends. Exit status 77: no such device.
+ * The figures are those of DeepSeek's published trace (96.3 % of the all-to-all hidden, compute
+ * lane busy 96.4 %):
+ *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of
+ *             all-to-all time
+ *   busy      compute lane, as a share of the time from the first pair's start to the last one's
+ *             end
+ *   host      CPU time of the calling thread in a step, as a share of the step (it also polls for
+ *             the end)
+ *   slowdown  compute segments inside pairs, against the same segments run alone (1f1b, one
+ *             micro-batch: nothing
  *   overlaps) */
 #include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
@@ -56,7 +61,8 @@ typedef struct bench {
     dp_stage_t *stages[2];
     int nlayers, nstages;
     double host_seconds, step_seconds; /* of all timed steps */
-    void *boundary;                    /* device memory: every input, and every gradient of an output */
+    /* device memory: every input, and every gradient of an output */
+    void *boundary;
     dp_stream_t *stream;
 } bench_t;
 
@@ -87,7 +93,8 @@ static dp_status_t upload(bench_t *b, void *to, const void *from, size_t bytes)
     return status < 0 ? status : b->context.device_vt->synchronize(b->stream, -1);
 }
 
-/* A million numbers, again and again: the host would be minutes at ten billion, and have to hold them. */
+/* A million numbers, again and again: the host would be minutes at ten billion, and have to hold
+ * them. */
 static dp_status_t fill_params(bench_t *b, const dp_chunk_view_t *view)
 {
     const size_t element = dp_dtype_bytes(b->set.dtype);
@@ -360,7 +367,8 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
     return status;
 }
 
-/* With as many layers as asked for; of a number that was not given, half as often as the memory asks for it. */
+/* With as many layers as asked for; of a number that was not given, half as often as the memory
+ * asks for it. */
 static dp_status_t measure_what_fits(settings_t *set, dp_timeline_t **timeline_out, uint32_t sms[DP_LANE_COUNT])
 {
     const bool given = set->layers > 0;

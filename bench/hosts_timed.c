@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * hosts_timed.c: does the engine do what the simulator says, with ranks on several hosts? Each rank is a process, its
- * segments sleep their cost; the step, measured on the timeline, stands beside the simulated one, for which the
- * topology is the file that dualpipe bench-links has written. bench/hosts_timed.sh starts it on hosts that it makes.
+ * hosts_timed.c: does the engine do what the simulator says, with ranks on several hosts? Each rank
+ * is a process, its segments sleep their cost; the step, measured on the timeline, stands beside
+ * the simulated one, for which the topology is the file that dualpipe bench-links has written.
+ * bench/hosts_timed.sh starts it on hosts that it makes.
  *
- *     bench/hosts_timed TOPOLOGY [METHOD [MICROBATCHES [UNIT_MS [BYTES]]]]       dualpipe 20 20 125000
+ *     bench/hosts_timed TOPOLOGY [METHOD [MICROBATCHES [UNIT_MS [BYTES]]]]       dualpipe 20 20
+ *                                                                                125000
  *
- * Costs: F = I = W = 1 unit per device, messages of BYTES. Exit status 1 when the shortest step is off by more
- * than 5 %: the others show what else the machine had to do. */
+ * Costs: F = I = W = 1 unit per device, messages of BYTES. Exit status 1 when the shortest step is
+ * off by more than 5 %: the others show what else the machine had to do. */
 #include "tools/io/topology.h"
 
 #include <dualpipe/advanced.h>
@@ -116,7 +118,8 @@ static double simulate(const char *file, const dp_schedule_t *schedule, double u
                         .w = unit_ms,
                         .barrier = 1,
                         .bytes = bytes,
-                        .b_leaves = 1.0 / 2, /* a stage of one segment: I, W, and in a pair F behind them */
+                        /* a stage of one segment: I, W, and in a pair F behind them */
+                        .b_leaves = 1.0 / 2,
                         .fb_backward_leaves = 1.0 / 3,
                         .fb_forward_starts = 2.0 / 3,
                         .topology = &topology};

@@ -1,12 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mlp_step.c: a training step of the workload of DualPipe's published example, against the same GEMMs alone.
+ * mlp_step.c: a training step of the workload of DualPipe's published example, against the same
+ * GEMMs alone.
  *
  *     dualpipe run -n 4 --no-prefix -- bench/mlp_step [--hidden H] [--steps N] [--microbatches M]
  *
- * Each of the 4 stages is Linear(h, 4h), GELU, Linear(4h, h) without bias; MSE loss; 20 micro-batches of 3 x 256 rows,
- * fp32, DualPipe. In the same run two ranks, one a core, call the same GEMMs and nothing else: the limit for 2 cores.
- * Source of the workload: deepseek-ai/DualPipe, examples/example_dualpipe.py. */
+ * Each of the 4 stages is Linear(h, 4h), GELU, Linear(4h, h) without bias; MSE loss; 20
+ * micro-batches of 3 x 256 rows, fp32, DualPipe. In the same run two ranks, one a core, call the
+ * same GEMMs and nothing else: the limit for 2 cores. Source of the workload: deepseek-ai/DualPipe,
+ * examples/example_dualpipe.py. */
 #include <dualpipe/advanced.h>
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/plan.h>
@@ -29,7 +31,8 @@ enum { ROWS = 3 * 256 };
 #define VECTORISED
 #endif
 
-/* One stage of width h; saved memory of a micro-batch: x, dy [ROWS, h]; g, slope [ROWS, 4h] (slope becomes dh). */
+/* One stage of width h; saved memory of a micro-batch: x, dy [ROWS, h]; g, slope [ROWS, 4h] (slope
+ * becomes dh). */
 typedef struct stage {
     int h;
     const dp_device_vt_t *device;
@@ -47,13 +50,14 @@ static void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, co
                 c, n);
 }
 
-/* h -> gelu(h), in place, and its slope. erf by Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7); e^(-h*h/2) is
- * needed by both. */
+/* h -> gelu(h), in place, and its slope. erf by Abramowitz and Stegun 7.1.26 (absolute error
+ * 1.5e-7); e^(-h*h/2) is needed by both. */
 VECTORISED static void gelu(float *restrict h, float *restrict slope, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float x = h[i], z = fabsf(x) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
-        float q = -z * z, y = (q > -87.0f ? q : -87.0f) * 1.44269504f; /* fmaxf would not vectorise */
+        /* fmaxf would not vectorise */
+        float q = -z * z, y = (q > -87.0f ? q : -87.0f) * 1.44269504f;
         float k = rintf(y), f = (y - k) * 0.69314718f, e, erf, cdf;
         union {
             int32_t i;
@@ -96,7 +100,8 @@ static dp_status_t run_forward(void *arg)
     int h = job->stage->h;
     saved_t s = saved_of(job);
     const float *w1 = c->params, *w2 = w1 + 4 * (size_t)h * (size_t)h;
-    float *y = c->y != NULL ? c->y : s.dy; /* the last stage's output lives where its gradient will */
+    /* the last stage's output lives where its gradient will */
+    float *y = c->y != NULL ? c->y : s.dy;
 
     memcpy(s.x, c->x != NULL ? c->x : c->input, (size_t)ROWS * (size_t)h * sizeof(float));
     gemm(CblasNoTrans, CblasNoTrans, ROWS, 4 * h, h, s.x, w1, 0, s.g);
@@ -269,7 +274,8 @@ static double sum_over_ranks(dp_group_t *group, double mine)
     return sum;
 }
 
-/* The limit: all GEMMs of a step, half on rank 0 and half on rank 1, all other ranks asleep. On every rank. */
+/* The limit: all GEMMs of a step, half on rank 0 and half on rank 1, all other ranks asleep. On
+ * every rank. */
 static double limit(dp_group_t *group, int h, int passes, double *cpu_out)
 {
     double mine = 0, all[64], used = cpu();

@@ -1,13 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cpu.c: the experts of moe_cpu beside plain matrix products of the same total size, and the moving of rows beside
- * memcpy. One rank, one thread, exchanges in memory.
+ * moe_cpu.c: the experts of moe_cpu beside plain matrix products of the same total size, and the
+ * moving of rows beside memcpy. One rank, one thread, exchanges in memory.
  *
  *   bench/moe_cpu [f32|f64 TOKENS HIDDEN EXPERTS TOP_K EXPERT_HIDDEN [ROUNDS]]
  *
- * "one" multiplies all rows by one expert's weights at a time, "cut" as many rows as an expert gets on average by each
- * expert's weights in turn: the first is the most that BLAS gives, the second what it gives for blocks of this size.
- * A row that moves counts once however often it is copied on the way; memcpy copies as many bytes once. */
+ * "one" multiplies all rows by one expert's weights at a time, "cut" as many rows as an expert gets
+ * on average by each expert's weights in turn: the first is the most that BLAS gives, the second
+ * what it gives for blocks of this size. A row that moves counts once however often it is copied on
+ * the way; memcpy copies as many bytes once. */
 #include <cblas.h>
 #include <dualpipe/group.h>
 #include <dualpipe/plugin.h>

@@ -1,12 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_exchange.c: bytes and time of the four all-to-all calls of moe_cpu over comm_shm, ranks as threads.
+ * moe_exchange.c: bytes and time of the four all-to-all calls of moe_cpu over comm_shm, ranks as
+ * threads.
  *
  *   bench/moe_exchange [RANKS TOKENS HIDDEN EXPERTS TOP_K [ROUNDS]]
  *
- * Routing is that of random tokens and a random router: nearly even. Bytes are those that ranks send to others, of all
- * ranks together; times from a barrier until the last rank's stream is done, medians. On the way back there is a row
- * for each (token, chosen expert): what the way out takes of that is in the last column. */
+ * Routing is that of random tokens and a random router: nearly even. Bytes are those that ranks
+ * send to others, of all ranks together; times from a barrier until the last rank's stream is done,
+ * medians. On the way back there is a row for each (token, chosen expert): what the way out takes
+ * of that is in the last column. */
 #include <dualpipe/group.h>
 #include <dualpipe/plugin.h>
 #include <pthread.h>
@@ -175,7 +177,8 @@ static void *run_rank(void *arg)
     messages_check(moe_open(vt, host, &r->config, &moe));
     messages_check(transport->start(comm));
     messages_check(vt->sizes(moe, &sizes));
-    memory[0] = filled(sizes.param_count * sizeof(float), 5, 0.05F); /* the same router on all ranks */
+    /* the same router on all ranks */
+    memory[0] = filled(sizes.param_count * sizeof(float), 5, 0.05F);
     memory[1] = filled(sizes.saved_bytes, seed, 0);
     memory[2] = filled(sizes.scratch_bytes, seed, 0);
     memory[3] = filled(sizes.work_bytes, seed, 0);

@@ -1,20 +1,24 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * overlap_plan.c: what a planned overlap gains over published pairs, with the costs of DeepSeek-V3's published profile:
- * the useful share of a step (computation of a rank / step), beside the bound that no order can beat.
+ * overlap_plan.c: what a planned overlap gains over published pairs, with the costs of
+ * DeepSeek-V3's published profile: the useful share of a step (computation of a rank / step),
+ * beside the bound that no order can beat.
  *
- *     bench/overlap_plan [SECONDS [MICROBATCHES [ROW]]]       of planning, each; default 10 64, all rows
+ *     bench/overlap_plan [SECONDS [MICROBATCHES [ROW]]]       of planning, each; default 10 64, all
+ *                                                             rows
  *
- * Both are simulated by segments on lanes, as the engine enqueues them. The memory is what the schedule itself holds
- * (`dualpipe compare`), or what stands there; `cap` 0 is the former. A last line says how long planning takes without
- * a time given, for 16 ranks and 128 micro-batches. Exit status 1 when a plan is worse than its schedule. */
+ * Both are simulated by segments on lanes, as the engine enqueues them. The memory is what the
+ * schedule itself holds (`dualpipe compare`), or what stands there; `cap` 0 is the former. A last
+ * line says how long planning takes without a time given, for 16 ranks and 128 micro-batches. Exit
+ * status 1 when a plan is worse than its schedule. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include <dualpipe/overlap.h>
 
-/* deepseek-ai/profile-data, train.json, by `dualpipe trace costs`: milliseconds of a layer and micro-batch. */
+/* deepseek-ai/profile-data, train.json, by `dualpipe trace costs`: milliseconds of a layer and
+ * micro-batch. */
 static const dp_segment_costs_t segments = {.struct_size = sizeof(segments),
                                             .layers = 4,
                                             .f = {4.36975, 6.69025, 4.60375, 8.684},

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * peer_mpi_pingpong.c: what MPI needs for 8 bytes one way and for messages of 4 MiB between two ranks of one host;
- * started by comm_p2p through mpirun. Arguments: batches, round trips per batch. */
+ * peer_mpi_pingpong.c: what MPI needs for 8 bytes one way and for messages of 4 MiB between two
+ * ranks of one host; started by comm_p2p through mpirun. Arguments: batches, round trips per
+ * batch. */
 #include <mpi.h>
 
 #include <stdio.h>

@@ -1,14 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * recovery.c: the sweep of deaths: DualPipe over 4 ranks, one or two of which die at every operation of a step, in its
- * commit and update, while they join, build and recover. For each kind: how many were tried, how many jobs trained on,
- * how many of them ended with losses, parameters and optimizer of an undisturbed run to the last bit, and the longest
- * time from the last death until all ranks were ready to take the step again.
+ * recovery.c: the sweep of deaths: DualPipe over 4 ranks, one or two of which die at every
+ * operation of a step, in its commit and update, while they join, build and recover. For each kind:
+ * how many were tried, how many jobs trained on, how many of them ended with losses, parameters and
+ * optimizer of an undisturbed run to the last bit, and the longest time from the last death until
+ * all ranks were ready to take the step again.
  *
- *     DUALPIPE_PLUGIN_PATH=.libs bench/recovery [STRIDE]     STRIDE: every so many operations of a step (1: all)
+ *     DUALPIPE_PLUGIN_PATH=.libs bench/recovery [STRIDE]     STRIDE: every so many operations of a
+ *                                                            step (1: all)
  *
- * Exit status 1 when a job did not survive or ended with other bits. What a recovery costs beside a step:
- * recovery_cost.sh. */
+ * Exit status 1 when a job did not survive or ended with other bits. What a recovery costs beside a
+ * step: recovery_cost.sh. */
 #include "tests/support/recovering.h"
 
 enum { KERNELS = 2 * LAYERS / R_RANKS * R_MICROBATCHES / 2 * 10 };

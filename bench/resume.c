@@ -1,15 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * resume.c: the sweep of jobs that are killed while they save: DualPipe over 4 ranks saves behind each step, and a rank
- * dies before every change of a file that a save makes, in every operation of a step, in the optimizer. The job ends
- * with it, and another one goes on after the newest checkpoint; or it is replaced, and the job goes on. For each kind:
- * how many were tried, how many trained to the end, and how many of them ended with losses, parameters and optimizer of
- * an undisturbed run to the last bit.
+ * resume.c: the sweep of jobs that are killed while they save: DualPipe over 4 ranks saves behind
+ * each step, and a rank dies before every change of a file that a save makes, in every operation of
+ * a step, in the optimizer. The job ends with it, and another one goes on after the newest
+ * checkpoint; or it is replaced, and the job goes on. For each kind: how many were tried, how many
+ * trained to the end, and how many of them ended with losses, parameters and optimizer of an
+ * undisturbed run to the last bit.
  *
  *     DUALPIPE_PLUGIN_PATH=.libs bench/resume [STRIDE [CHANGES]]
  *
- * Every so many operations of a step and changes of files (1: all). Checkpoints lie in $TMPDIR, else /tmp. Exit status
- * 1 when a job did not end well or ended with other bits. */
+ * Every so many operations of a step and changes of files (1: all). Checkpoints lie in $TMPDIR,
+ * else /tmp. Exit status 1 when a job did not end well or ended with other bits. */
 #include "tests/support/recovering.h"
 
 enum { KERNELS = 2 * LAYERS / R_RANKS * R_MICROBATCHES / 2 * 10, MOST_CHANGES = 64 };

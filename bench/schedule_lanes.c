@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * schedule_lanes.c: schedules run by segments on lanes, with the costs of DeepSeek-V3's published profile (`dualpipe
- * trace costs` of it; docs/traces.md): how much of a step is computing, and how fast the simulation is; then how near
- * forward-only steps, two micro-batches beside each other, come to their busiest lane.
+ * schedule_lanes.c: schedules run by segments on lanes, with the costs of DeepSeek-V3's published
+ * profile (`dualpipe trace costs` of it; docs/traces.md): how much of a step is computing, and how
+ * fast the simulation is; then how near forward-only steps, two micro-batches beside each other,
+ * come to their busiest lane.
  *
  *     bench/schedule_lanes [MICROBATCHES]       default 64
  *
- * Exit status 1 when fewer than 10 million segments are simulated in a second of processor time (best of 5), or when a
- * method's forward-only steady state is more than 3 % off the busiest lane. */
+ * Exit status 1 when fewer than 10 million segments are simulated in a second of processor time
+ * (best of 5), or when a method's forward-only steady state is more than 3 % off the busiest
+ * lane. */
 #include <dualpipe/simulate.h>
 
 #include <math.h>

@@ -1,13 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * schedule_scale.c: what it costs to generate, verify, lower, prove and simulate a schedule for all ranks, from small
- * to large: the time per operation should stay what it is.
+ * schedule_scale.c: what it costs to generate, verify, lower, prove and simulate a schedule for all
+ * ranks, from small to large: the time per operation should stay what it is.
  *
  *     bench/schedule_scale [METHOD [LARGEST_RANKS]]       default dualpipe 1024
  *
- * Micro-batches are 8 per rank, 4,096 at P = 1,024. Every size runs in a process of its own, so that its memory can be
- * told. Times are processor time, which is that of a single thread; "wall" is what the clock on the wall says of all.
- * Exit status 1 when P = 64 takes 0.3 s or more, or P = 1,024 20 s or 4 GiB or more. */
+ * Micro-batches are 8 per rank, 4,096 at P = 1,024. Every size runs in a process of its own, so
+ * that its memory can be told. Times are processor time, which is that of a single thread; "wall"
+ * is what the clock on the wall says of all. Exit status 1 when P = 64 takes 0.3 s or more, or P =
+ * 1,024 20 s or 4 GiB or more. */
 #include <dualpipe/simulate.h>
 
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * schedule_search.c: what `dualpipe search` gains over the best built-in schedule, under DualPipe's memory (P + 1
- * micro-batches' activations), for several costs; and with those of DeepSeek-V3's published profile, whose segments are
- * planned, for 8 ranks and 64 micro-batches (one copy of the weights, 16 micro-batches held).
+ * schedule_search.c: what `dualpipe search` gains over the best built-in schedule, under DualPipe's
+ * memory (P + 1 micro-batches' activations), for several costs; and with those of DeepSeek-V3's
+ * published profile, whose segments are planned, for 8 ranks and 64 micro-batches (one copy of the
+ * weights, 16 micro-batches held).
  *
  *     bench/schedule_search [SECONDS [RANKS [MICROBATCHES]]]       default 10 4 12
  *
@@ -28,7 +29,8 @@ static const struct {
      {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.6, 0.2, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0}},
 };
 
-/* deepseek-ai/profile-data, train.json, by `dualpipe trace costs`: milliseconds of a layer and micro-batch. */
+/* deepseek-ai/profile-data, train.json, by `dualpipe trace costs`: milliseconds of a layer and
+ * micro-batch. */
 static const dp_segment_costs_t layer = {.struct_size = sizeof(layer),
                                          .layers = 4,
                                          .f = {4.36975, 6.69025, 4.60375, 8.684},

@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * schedule_timed.c: does the engine do what the simulator says? Every method runs with segments that sleep their cost,
- * ranks as threads, attention and MLP on one lane, dispatch and combine on the other, once in its canonical order and
- * once planned (dp_plan_overlap); step and idle time of the compute lane, measured on the timeline, stand beside the
- * simulated ones, and what the plan gains beside what it was to gain. Where the user may, threads take a real-time
- * priority, those that carry messages as well as those that sleep, so that other work on the machine does not show; of
- * several rounds through all methods the one in which a step had its median length counts.
+ * schedule_timed.c: does the engine do what the simulator says? Every method runs with segments
+ * that sleep their cost, ranks as threads, attention and MLP on one lane, dispatch and combine on
+ * the other, once in its canonical order and once planned (dp_plan_overlap); step and idle time of
+ * the compute lane, measured on the timeline, stand beside the simulated ones, and what the plan
+ * gains beside what it was to gain. Where the user may, threads take a real-time priority, those
+ * that carry messages as well as those that sleep, so that other work on the machine does not show;
+ * of several rounds through all methods the one in which a step had its median length counts.
  *
- *     bench/schedule_timed [RANKS [MICROBATCHES [UNIT_MS [METHOD]]]]       default 4 20 5, all methods
+ *     bench/schedule_timed [RANKS [MICROBATCHES [UNIT_MS [METHOD]]]]       default 4 20 5, all
+ *                                                                          methods
  *
  * Costs per device: see `units`. Exit status 1 when a step is off by more than 2 %. */
 #include <dualpipe/advanced.h>
@@ -113,7 +115,8 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
     return status;
 }
 
-/* From the first start to the last end of a segment on any rank, and how long each rank's compute lane was idle. */
+/* From the first start to the last end of a segment on any rank, and how long each rank's compute
+ * lane was idle. */
 static double measure(const dp_timeline_t *timeline, int ranks, double unit_ns, double *bubble)
 {
     int64_t start = INT64_MAX, end = 0, n;
@@ -153,7 +156,8 @@ static void *run_rank(void *arg)
 
     for (int m = 0; m < rank->microbatches; m++)
         lent[m] = rank;
-    /* Threads that are made here inherit it: those that carry messages as well as those that sleep. */
+    /* Threads that are made here inherit it: those that carry messages as well as those that
+     * sleep. */
     (void)pthread_setschedparam(pthread_self(), SCHED_FIFO, &(struct sched_param){.sched_priority = 1});
     check(dp_pipeline_open(&options, &pipeline));
     for (int i = 0; i < STEPS; i++) {

@@ -108,8 +108,8 @@ void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const cha
     if (dp__last_spans_open(&p->last, p->group.size))
         take_near(p);
     dp__last_spans_name(&p->last, file, sizeof(file));
-    snprintf(longer, sizeof(longer), "%s, which would find out why no rank makes progress, does not answer%s%s%s%s; %.300s",
-             name,
+    snprintf(longer, sizeof(longer),
+             "%s, which would find out why no rank makes progress, does not answer%s%s%s%s; %.300s", name,
              doing.text[0] == '\0' ? ""
              : doing.open          ? ", and was last seen in "
                                    : ", and was last seen after ",

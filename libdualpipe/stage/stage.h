@@ -45,7 +45,7 @@ typedef struct dp__stage_info {
 struct dp_stage {
     int32_t nparts, nsegments;
     size_t boundary_bytes;
-    size_t boundary_room; /* of one of the two boundary tensors in work memory */
+    size_t boundary_room;        /* of one of the two boundary tensors in work memory */
     size_t backward_buffer_room; /* of the part that has most of it: behind a forward's work memory, ... */
     size_t backward_buffer_at;   /* ... so far from its begin */
     dp_dtype_t dtype;

@@ -1,9 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, and of what trainers hand to the library
- * by headers that are newer than those of frozen/, against the list of the current major and minor in tests/data/abi.
- * Within a major, members are appended: lines may join that list, offsets never change.
- *     tests/abi/test_layout --print > tests/data/abi/layout-1.1.tsv      after a change that a new minor allows */
+ * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, and of what trainers
+ * hand to the library by headers that are newer than those of frozen/, against the list of the
+ * current major and minor in tests/data/abi. Within a major, members are appended: lines may join
+ * that list, offsets never change.
+ *     tests/abi/test_layout --print > tests/data/abi/layout-1.1.tsv      after a change that a new
+ *                                                                        minor allows */
 #include <dualpipe/attention.h>
 #include <dualpipe/checkpoint.h>
 #include <dualpipe/ep.h>
@@ -500,7 +502,8 @@ static long listed(FILE *list, const char *type, const char *member)
     return -1;
 }
 
-/* What older code calls the end of a struct takes its padding in, of which it may leave or write anything. */
+/* What older code calls the end of a struct takes its padding in, of which it may leave or write
+ * anything. */
 START_TEST(new_members_are_behind_the_padding_of_older_ones)
 {
     for (int minor = 0; minor < DP_ABI_MINOR; minor++) {

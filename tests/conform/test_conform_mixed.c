@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_conform_mixed.c: two comm plugins joined, against the contract of dp.comm/1:
- * NEAR FAR [--mode MODE] [--device DEVICE] [CASE...]. Who is on which host is in DUALPIPE_DEBUG=hosts. */
+ * test_conform_mixed.c: two comm plugins joined, against the contract of dp.comm/1: NEAR FAR
+ * [--mode MODE] [--device DEVICE] [CASE...]. Who is on which host is in DUALPIPE_DEBUG=hosts. */
 #include "mixed/mixed.h"
 
 #include <dualpipe/conform.h>
@@ -41,7 +41,8 @@ int main(int argc, char **argv)
         options.device = argv[at + 1];
         at += 2;
     }
-    table->close(NULL); /* as free does with NULL: nothing. UBSan sees an address that is taken inside it */
+    /* as free does with NULL: nothing. UBSan sees an address that is taken inside it */
+    table->close(NULL);
     options.table = table;
     options.cases = at < argc ? (const char *const *)&argv[at] : NULL;
     if (dp_conform_run(DP_IFACE_COMM, &options, &result) != DP_OK) {

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_conform_profiler.c: profiler plugins against the contract of dp.profiler/1; without --plugin, a mock. */
+ * test_conform_profiler.c: profiler plugins against the contract of dp.profiler/1; without
+ * --plugin, a mock. */
 #include <dualpipe/conform.h>
 
 #include <stdio.h>

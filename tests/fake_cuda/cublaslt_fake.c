@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cublaslt_fake.c: the part of cuBLASLt that our plugins use, in plain loops on host memory, in the order of the fake
- * driver's streams. For tests on machines without a GPU; refuses what the real one refuses, and more:
- * an algorithm runs only the product it was found for, on pointers as aligned as was promised, with the workspace that
- * it asked for, whose bytes it overwrites. With $FAKE_CUBLASLT_ALIGNED it knows nothing for pointers off 16 bytes.
- * Grouped layouts are those of 13.4 on Hopper: bf16, one pair of factors in device memory for all groups, pointers and
- * sizes read when the product runs. It says that it is 13.10, or what $FAKE_CUBLASLT_VERSION says. */
+ * cublaslt_fake.c: the part of cuBLASLt that our plugins use, in plain loops on host memory, in the
+ * order of the fake driver's streams. For tests on machines without a GPU; refuses what the real
+ * one refuses, and more: an algorithm runs only the product it was found for, on pointers as
+ * aligned as was promised, with the workspace that it asked for, whose bytes it overwrites. With
+ * $FAKE_CUBLASLT_ALIGNED it knows nothing for pointers off 16 bytes. Grouped layouts are those of
+ * 13.4 on Hopper: bf16, one pair of factors in device memory for all groups, pointers and sizes
+ * read when the product runs. It says that it is 13.10, or what $FAKE_CUBLASLT_VERSION says. */
 #include "cublaslt_fake.h"
 #include "first_use.h"
 #include "tests/support/debug.h"
@@ -26,7 +27,8 @@ typedef struct layout {
     int64_t ld, stride;
     int32_t batch;
     cublasLtOrder_t order;
-    const int32_t *group_rows, *group_columns, *group_ld; /* of `batch` groups; NULL: one size for all */
+    /* of `batch` groups; NULL: one size for all */
+    const int32_t *group_rows, *group_columns, *group_ld;
 } layout_t;
 
 typedef struct product {

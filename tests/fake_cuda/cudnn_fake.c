@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cudnn_fake.c: the part of cuDNN's backend that attention_cudnn uses, as an interpreter: graphs run one operation
- * after the other, in plain loops on host memory, in the order of the fake driver's streams. It shows what a graph
- * computes; whether the real cuDNN has a kernel for it is another question (tests/unit/cuda/test_cudnn_graph.c). Every
- * tensor has four dimensions. */
+ * cudnn_fake.c: the part of cuDNN's backend that attention_cudnn uses, as an interpreter: graphs
+ * run one operation after the other, in plain loops on host memory, in the order of the fake
+ * driver's streams. It shows what a graph computes; whether the real cuDNN has a kernel for it is
+ * another question (tests/unit/cuda/test_cudnn_graph.c). Every tensor has four dimensions. */
 #include "first_use.h"
 #include "tests/support/debug.h"
 
@@ -366,7 +366,8 @@ static tensor_t *tensor_of(run_t *r, const object_t *operation, cudnnBackendAttr
     return t;
 }
 
-/* The element of t that index i of `of` sees: dimensions of 1 are stretched, fewer heads are shared. */
+/* The element of t that index i of `of` sees: dimensions of 1 are stretched, fewer heads are
+ * shared. */
 static int64_t shared(const tensor_t *t, const tensor_t *of, int64_t i)
 {
     int64_t index[4], at = 0;

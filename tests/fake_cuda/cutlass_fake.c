@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cutlass_fake.c: moe_cuda_cutlass.so for the emulator, whose kernels are those of cutlass_kernels.cu: the same calls
- * and, but for what is inside of the parameter, the same launches. */
+ * cutlass_fake.c: moe_cuda_cutlass.so for the emulator, whose kernels are those of
+ * cutlass_kernels.cu: the same calls and, but for what is inside of the parameter, the same
+ * launches. */
 #include "cutlass_fake.h"
 
 #include "moe_cuda/cutlass/products.h"

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cutlass_kernels.cu: what CUTLASS's grouped kernels do, in plain loops, as strict and as careless as they are: rows
- * begin on 16 bytes, each block has its part of the workspace, a sum of nothing is what was in the registers. */
+ * cutlass_kernels.cu: what CUTLASS's grouped kernels do, in plain loops, as strict and as careless
+ * as they are: rows begin on 16 bytes, each block has its part of the workspace, a sum of nothing
+ * is what was in the registers. */
 #include "cuda/device.cuh"
 
 #include "tests/fake_cuda/cutlass_fake.h"

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * emulate.h: the part of CUDA C that our kernels use, for a C++ compiler of the host. Included in front of a .cu
- * file. */
+ * emulate.h: the part of CUDA C that our kernels use, for a C++ compiler of the host. Included in
+ * front of a .cu file. */
 #ifndef DP_FAKE_EMULATE_H
 #define DP_FAKE_EMULATE_H
 
@@ -352,7 +352,8 @@ static inline void cuda_add_pair(float *to, float x, float y)
     to[1] = emu_flush(emu_flush(to[1]) + emu_flush(y));
 }
 
-/* What functions of the C library touch the compiler does not tell of. A copy may arrive as soon as it is issued. */
+/* What functions of the C library touch the compiler does not tell of. A copy may arrive as soon as
+ * it is issued. */
 #if defined(EMULATED_RACES)
 #define EMU_READS(at, bytes)  emu_touch(at, bytes, false)
 #define EMU_WRITES(at, bytes) emu_touch(at, bytes, true)
@@ -431,8 +432,9 @@ static inline void cuda_load_matrix_x4_trans(uint32_t r[4], const void *row)
     emu_load_matrix(r, row, true);
 }
 
-/* Fragments as PTX lays them out: lane l holds of a (16x16) rows l/4 and l/4+8, columns 2(l%4)+{0,1} and +8; of b
- * (16x8) rows 2(l%4)+{0,1} and +8 of column l/4; of c (16x8) rows l/4 and l/4+8, columns 2(l%4)+{0,1}. */
+/* Fragments as PTX lays them out: lane l holds of a (16x16) rows l/4 and l/4+8, columns
+ * 2(l%4)+{0,1} and +8; of b (16x8) rows 2(l%4)+{0,1} and +8 of column l/4; of c (16x8) rows l/4 and
+ * l/4+8, columns 2(l%4)+{0,1}. */
 static inline void cuda_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
     uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]}, half;
@@ -457,7 +459,7 @@ static inline void cuda_mma_bf16(float c[4], const uint32_t a[4], const uint32_t
     }
 }
 
-/* ---- products of a warpgroup: done at once, or when they are waited for, from what shared memory holds then ---- */
+/* ---- products of a warpgroup: done at once, or when they are waited for ---- */
 
 static inline uint32_t cuda_shared_offset(const void *shared)
 {
@@ -499,7 +501,8 @@ static inline void cuda_shared_fence_async()
 {
 }
 
-/* Element (i, k) of a matrix with a swizzle of 128 bytes, as its descriptor says: see device.cuh. */
+/* Element (i, k) of a matrix with a swizzle of 128 bytes, as its descriptor says: see
+ * device.cuh. */
 static inline float emu_matrix_at(uint64_t descriptor, bool across, unsigned i, unsigned k)
 {
     const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, blocks = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;

@@ -1,14 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * emulator.c: fibers, barriers, warps and blocks. A host thread (a runner) takes one block after another. When all
- * threads of its block only spin, another runner starts on the next block, up to what the device could hold at once:
- * blocks that wait for each other get on, and a grid that is too large for that hangs here as it would there.
+ * emulator.c: fibers, barriers, warps and blocks. A host thread (a runner) takes one block after
+ * another. When all threads of its block only spin, another runner starts on the next block, up to
+ * what the device could hold at once: blocks that wait for each other get on, and a grid that is
+ * too large for that hangs here as it would there.
  *
- * $DP_FAKE_SEED, a number but 0, has blocks start and threads of a block run in an order drawn from it.
+ * $DP_FAKE_SEED, a number but 0, has blocks start and threads of a block run in an order drawn from
+ * it.
  *
- * To ThreadSanitizer a block is the thread of the host that runs it. A state of its own for each fiber would take
- * gigabytes; instead what is compiled here and the kernels do not tell it of calls (EMULATED_CFLAGS,
- * build-aux/sanitize), so that it does not mind that stacks are changed. */
+ * To ThreadSanitizer a block is the thread of the host that runs it. A state of its own for each
+ * fiber would take gigabytes; instead what is compiled here and the kernels do not tell it of calls
+ * (EMULATED_CFLAGS, build-aux/sanitize), so that it does not mind that stacks are changed. */
 #include "launch.h"
 
 #include <sched.h>
@@ -27,7 +29,8 @@
 
 #define STACK_BYTES (256u << 10)
 #if defined(__SANITIZE_THREAD__)
-#define GUARD_BYTES 0u /* two mappings for each of 20000 stacks, and its own, are more than vm.max_map_count */
+/* two mappings for each of 20000 stacks, and its own, are more than vm.max_map_count */
+#define GUARD_BYTES 0u
 #else
 #define GUARD_BYTES (16u << 10)
 #endif
@@ -148,7 +151,8 @@ static order_t order_of(uint64_t n, uint64_t draw)
     if (seed() == 0)
         return o;
     o = (order_t){.n = n, .step = drawn(draw) % n | 1, .first = drawn(draw) >> 32};
-    for (uint64_t a = 0; a != 1; o.step += a == 1 ? 0 : 2) { /* until they have no divisor in common */
+    /* until they have no divisor in common */
+    for (uint64_t a = 0; a != 1; o.step += a == 1 ? 0 : 2) {
         a = n;
         for (uint64_t b = o.step, rest; b != 0; a = b, b = rest)
             rest = a % b;
@@ -236,8 +240,9 @@ static void fiber_main(void)
     }
 }
 
-/* Runners come and go with every launch whose blocks wait for each other, and each has a stack for every thread of a
- * block: mapping them was most of what a test took. AddressSanitizer would have to be told that they are clean. */
+/* Runners come and go with every launch whose blocks wait for each other, and each has a stack for
+ * every thread of a block: mapping them was most of what a test took. AddressSanitizer would have
+ * to be told that they are clean. */
 static struct {
     pthread_mutex_t lock;
     unsigned char *stack[SPARE_STACKS + 1];
@@ -289,7 +294,8 @@ static bool fiber_make(runner_t *r, fiber_t *f)
     {
         void **top = (void **)(f->stack + STACK_BYTES + GUARD_BYTES);
 
-        *--top = NULL; /* where fiber_main would return to; keeps the stack aligned as after a call */
+        /* where fiber_main would return to; keeps the stack aligned as after a call */
+        *--top = NULL;
         *--top = (void *)(uintptr_t)fiber_main;
         for (int i = 0; i < 6; i++)
             *--top = NULL;

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * emulator.h: how kernels run on the host. Every thread of a block is a fiber; barriers and warp collectives switch
- * between the fibers of a block. A block belongs to one thread of the host, its shared memory is that thread's. */
+ * emulator.h: how kernels run on the host. Every thread of a block is a fiber; barriers and warp
+ * collectives switch between the fibers of a block. A block belongs to one thread of the host, its
+ * shared memory is that thread's. */
 #ifndef DP_FAKE_EMULATOR_H
 #define DP_FAKE_EMULATOR_H
 
@@ -89,13 +90,14 @@ extern __thread emu_self_t *emu_self;
 
 /** Barrier `id` of `threads` threads; 0: all that have not returned. */
 void emu_barrier(int id, unsigned threads);
-/** Every lane of `mask` hands in `bytes` and gets the slots of all of them, [32][EMU_SLOT], valid until its next
- *  call. */
+/** Every lane of `mask` hands in `bytes` and gets the slots of all of them, [32][EMU_SLOT], valid
+ *  until its next call. */
 const unsigned char *emu_exchange(unsigned mask, const void *in, size_t bytes);
-/** Lets the other threads of the block run, and other blocks: this one waits for memory to change. */
+/** Lets the other threads of the block run, and other blocks: this one waits for memory to
+ * change. */
 void emu_spin(void);
-/** Whether products of a warpgroup run as late as the wait for them allows ($DP_FAKE_WGMMA=late, or an odd
- *  $DP_FAKE_SEED) instead of at once. */
+/** Whether products of a warpgroup run as late as the wait for them allows ($DP_FAKE_WGMMA=late, or
+ *  an odd $DP_FAKE_SEED) instead of at once. */
 bool emu_products_are_late(void);
 /** Ends the kernel as a trap does. */
 void emu_trap(const char *why);

@@ -102,7 +102,8 @@ void fake_break(CUresult result, const char *why)
     fprintf(stderr, "fake CUDA device: %s\n", why);
     pthread_mutex_lock(&fake_lock);
     if (broken == CUDA_SUCCESS)
-        __atomic_store_n(&broken, result, __ATOMIC_RELAXED); /* fake_broken reads it without the lock */
+        /* fake_broken reads it without the lock */
+        __atomic_store_n(&broken, result, __ATOMIC_RELAXED);
     pthread_cond_broadcast(&fake_changed);
     pthread_mutex_unlock(&fake_lock);
 }

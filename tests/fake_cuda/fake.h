@@ -1,23 +1,25 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fake.h: the inside of libcuda_fake.so, a CUDA driver for tests whose device is the host: device memory is host
- * memory, streams are threads, kernels run on the emulator. It is stricter than a GPU's where that finds mistakes.
+ * fake.h: the inside of libcuda_fake.so, a CUDA driver for tests whose device is the host: device
+ * memory is host memory, streams are threads, kernels run on the emulator. It is stricter than a
+ * GPU's where that finds mistakes.
  *
- * Environment: DP_FAKE_FAIL="cuMemAlloc:3,cuLaunchKernelEx:1:719" lets the 3rd call of one function and the 1st of
- * another fail (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how many devices (1);
- * DP_FAKE_HANG_SECONDS, how long a kernel or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...",
- * functions that answer "not supported"; DP_FAKE_QUEUES=8, how many hardware queues the streams of a device share, in
- * which work runs in the order it was enqueued (0: a queue each); DP_FAKE_MEMORY=n, its memory in MiB (8 GiB), of which
- * the host holds what was written; CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits
- * for its kernel.
+ * Environment: DP_FAKE_FAIL="cuMemAlloc:3,cuLaunchKernelEx:1:719" lets the 3rd call of one function
+ * and the 1st of another fail (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how
+ * many devices (1); DP_FAKE_HANG_SECONDS, how long a kernel or a wait for a value may spin (60);
+ * DP_FAKE_WITHOUT="cuGreenCtxCreate,...", functions that answer "not supported"; DP_FAKE_QUEUES=8,
+ * how many hardware queues the streams of a device share, in which work runs in the order it was
+ * enqueued (0: a queue each); DP_FAKE_MEMORY=n, its memory in MiB (8 GiB), of which the host holds
+ * what was written; CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits for its kernel.
  *
- * For libraries whose kernels wait for other ranks: fake_sms_take() has up to `wanted` multiprocessors of a stream's
- * share (those it has already: mine[sm] != 0) and says how many it has now, of how many it can ever have;
- * fake_sms_give() gives them back. A block of such a kernel fills a multiprocessor. int fake_sms_cluster() says whether
- * clusters fit. int fake_idle() says whether the streams of the current context have nothing left to do.
+ * For libraries whose kernels wait for other ranks: fake_sms_take() has up to `wanted`
+ * multiprocessors of a stream's share (those it has already: mine[sm] != 0) and says how many it
+ * has now, of how many it can ever have; fake_sms_give() gives them back. A block of such a kernel
+ * fills a multiprocessor. int fake_sms_cluster() says whether clusters fit. int fake_idle() says
+ * whether the streams of the current context have nothing left to do.
  *
- * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host and device,
- * unsigned long fake_launches(const char *kernel) how often a kernel was launched. */
+ * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host
+ * and device, unsigned long fake_launches(const char *kernel) how often a kernel was launched. */
 #ifndef DP_FAKE_CUDA_H
 #define DP_FAKE_CUDA_H
 
@@ -72,7 +74,8 @@ typedef struct queue {
 typedef struct op op_t;
 typedef void (*op_fn)(CUstream s, op_t *op);
 
-/* One entry of a stream. Ops are flat: a graph keeps copies of them and puts them on streams again. */
+/* One entry of a stream. Ops are flat: a graph keeps copies of them and puts them on streams
+ * again. */
 struct op {
     op_t *next;
     op_fn run;

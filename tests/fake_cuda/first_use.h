@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * first_use.h: lazy loading, for the fakes of libraries. As with CUDA's, the first use of a library's kernel loads it,
- * which takes the context for itself and waits until all its streams are idle: a stream that waits for work which is
- * not enqueued yet, by a rank of the same process, then waits for ever. CUDA_MODULE_LOADING=EAGER turns it off. */
+ * first_use.h: lazy loading, for the fakes of libraries. As with CUDA's, the first use of a
+ * library's kernel loads it, which takes the context for itself and waits until all its streams are
+ * idle: a stream that waits for work which is not enqueued yet, by a rank of the same process, then
+ * waits for ever. CUDA_MODULE_LOADING=EAGER turns it off. */
 #ifndef FAKE_FIRST_USE_H
 #define FAKE_FIRST_USE_H
 

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: a capture is a log of what was put on which stream. A graph launches it on streams of its own, one for each
- * that took part in the capture, so that branches that were captured side by side run side by side. */
+ * graph.c: a capture is a log of what was put on which stream. A graph launches it on streams of
+ * its own, one for each that took part in the capture, so that branches that were captured side by
+ * side run side by side. */
 #include "fake.h"
 
 #include <stdlib.h>

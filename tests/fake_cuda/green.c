@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * green.c: shares of the SMs, by the rules of a Hopper GPU with 132 of them: parts of at least 8, in multiples of 8;
- * what is left over is the remainder. */
+ * green.c: shares of the SMs, by the rules of a Hopper GPU with 132 of them: parts of at least 8,
+ * in multiples of 8; what is left over is the remainder. */
 #include "fake.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernel.c: modules and launches. A device image is looked at no further than its header: its kernels are the host's,
- * linked into this library under the same names. */
+ * kernel.c: modules and launches. A device image is looked at no further than its header: its
+ * kernels are the host's, linked into this library under the same names. */
 #include "fake.h"
 
 #include <stdlib.h>

@@ -35,7 +35,8 @@ extern "C" __global__ void dp_test_transpose(float *to, const float *from, int r
         to[y * rows + x] = tile[threadIdx.x][threadIdx.y];
 }
 
-/* sums[block] and most[block] of the block's part of from; hits counts elements above 0.5 by atomics. */
+/* sums[block] and most[block] of the block's part of from; hits counts elements above 0.5 by
+ * atomics. */
 extern "C" __global__ void dp_test_sum(double *sums, float *most, unsigned *hits, const float *from, int count)
 {
     __shared__ double room[32];
@@ -72,7 +73,8 @@ extern "C" __global__ void dp_test_warp(unsigned *out)
     mine[7] = __popc(__match_any_sync(CUDA_FULL_MASK, lane / 5));
 }
 
-/* C[m][n] += A[m][k] B[n][k], 16x8 by k in steps of 16, by one warp through shared memory and asynchronous copies. */
+/* C[m][n] += A[m][k] B[n][k], 16x8 by k in steps of 16, by one warp through shared memory and
+ * asynchronous copies. */
 extern "C" __global__ void dp_test_mma(float *c, const cuda_bf16 *a, const cuda_bf16 *b, int k)
 {
     CUDA_SHARED_DYNAMIC(cuda_bf16, tiles); /* [24][16]: 16 rows of a, 8 of b, each row 32 bytes */
@@ -129,8 +131,9 @@ extern "C" __global__ void dp_test_await(const uint32_t *flag, uint32_t target, 
     cuda_store_release(answer, target + 1);
 }
 
-/* Mistakes, by number: 0 a barrier that half of the block skips over a warp collective, 1 a trap, 2 a barrier that is
- * missing in front of what another warp reads, 3 the same behind it, 4 in front of what another lane reads; 5 none. */
+/* Mistakes, by number: 0 a barrier that half of the block skips over a warp collective, 1 a trap, 2
+ * a barrier that is missing in front of what another warp reads, 3 the same behind it, 4 in front
+ * of what another lane reads; 5 none. */
 extern "C" __global__ void dp_test_mistake(int which)
 {
     __shared__ unsigned seats[64];

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * loading_driver.c: a libcuda.so.1 without a device that accepts every kernel image, and writes the names of the
- * kernels in it to the file $DP_LOADED_KERNELS. With it, cuDNN plans for a device that is only described, as far as the
- * load of what it compiled. Everything else fails as the toolkit's stub does. */
+ * loading_driver.c: a libcuda.so.1 without a device that accepts every kernel image, and writes the
+ * names of the kernels in it to the file $DP_LOADED_KERNELS. With it, cuDNN plans for a device that
+ * is only described, as far as the load of what it compiled. Everything else fails as the toolkit's
+ * stub does. */
 #include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * memory.c: device memory as pieces of one anonymous file of the process, so that others can map them by a handle;
- * between pages that nobody may touch, poisoned when new. Handles of virtual memory are files of their own. */
+ * memory.c: device memory as pieces of one anonymous file of the process, so that others can map
+ * them by a handle; between pages that nobody may touch, poisoned when new. Handles of virtual
+ * memory are files of their own. */
 #include "fake.h"
 
 #include <fcntl.h>
@@ -206,7 +207,8 @@ FAKE_EXPORT CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
     pthread_mutex_unlock(&fake_lock);
     if (r == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memset((void *)*at, POISON, bytes <= POISON_MOST ? bytes : PAGE); /* of more, the host may not have as much */
+    /* of more, the host may not have as much */
+    memset((void *)*at, POISON, bytes <= POISON_MOST ? bytes : PAGE);
     return CUDA_SUCCESS;
 }
 

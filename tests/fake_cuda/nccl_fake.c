@@ -1,26 +1,30 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * nccl_fake.c: a libnccl for tests, on the streams of the fake CUDA driver: point-to-point operations in groups,
- * matched in order between each two ranks, for threads and processes, with real blocking of the stream until both sides
- * have come; sums, which are added in another order than that of ranks; communicators that are split off others.
+ * nccl_fake.c: a libnccl for tests, on the streams of the fake CUDA driver: point-to-point
+ * operations in groups, matched in order between each two ranks, for threads and processes, with
+ * real blocking of the stream until both sides have come; sums, which are added in another order
+ * than that of ranks; communicators that are split off others.
  *
- * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration do nothing until they
- * are polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run
- * one group after the other; the blocks of a kernel each need a multiprocessor of the stream's share and keep it until
- * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
- * over; two ranks are connected when they first talk, each side when its context is idle (which is not asked for where
- * ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was sent, fake_nccl_windows()
- * windows; a communicator that is split off is there some time after the call, whose pointer has to be good until then;
- * the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads).
- * DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error.
+ * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration
+ * do nothing until they are polled, work reaches the stream only then; counts that differ are an
+ * error; operations of one communicator run one group after the other; the blocks of a kernel each
+ * need a multiprocessor of the stream's share and keep it until the kernel is done, nothing moves
+ * before all have one, and clusters do not fit into what a split of the device left over; two ranks
+ * are connected when they first talk, each side when its context is idle (which is not asked for
+ * where ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was
+ * sent, fake_nccl_windows() windows; a communicator that is split off is there some time after the
+ * call, whose pointer has to be good until then; the same GPU twice under one NCCL_HOSTID is
+ * refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group
+ * of this process fail with an asynchronous error.
  *
- * Windows and puts are those of 2.29: all ranks register, out of memory that NCCL has made; there is no window, and no
- * word of it, where GPUs do not reach each other (another NCCL_HOSTID) or NCCL_WIN_ENABLE is 0. What is put has to lie
- * in a window, the first put of each rank sets up something with the others, and the bytes of one put come in an order
- * of its own; puts to one rank, and all of one communicator, come one after the other, and need no multiprocessor.
- * DP_FAKE_NCCL_VERSION is another version than that of the header. DP_FAKE_NCCL_WINDOWLESS=r lets rank r of any
- * communicator have no window, without a word, while the others wait for it; with =r:late it fails when all have
- * come. */
+ * Windows and puts are those of 2.29: all ranks register, out of memory that NCCL has made; there
+ * is no window, and no word of it, where GPUs do not reach each other (another NCCL_HOSTID) or
+ * NCCL_WIN_ENABLE is 0. What is put has to lie in a window, the first put of each rank sets up
+ * something with the others, and the bytes of one put come in an order of its own; puts to one
+ * rank, and all of one communicator, come one after the other, and need no multiprocessor.
+ * DP_FAKE_NCCL_VERSION is another version than that of the header. DP_FAKE_NCCL_WINDOWLESS=r lets
+ * rank r of any communicator have no window, without a word, while the others wait for it; with
+ * =r:late it fails when all have come. */
 #include "tests/support/debug.h"
 
 #include <cuda.h>
@@ -863,8 +867,8 @@ static void ask(struct ncclComm *c, const op_t *op)
     __atomic_add_fetch(&world.connections, 1, __ATOMIC_RELAXED);
 }
 
-/* Maps memory and the like, for which nothing may run here; then the other side has to do so. Whether all that the task
- * needs is there. */
+/* Maps memory and the like, for which nothing may run here; then the other side has to do so.
+ * Whether all that the task needs is there. */
 static bool may_put(struct ncclComm *c)
 {
     if (!c->puts && !shares_device() && !world.idle())
@@ -1147,7 +1151,8 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t c)
     return ncclSuccess;
 }
 
-/* Gives back memory, which waits for the whole device; in a group, when all of it have been told. */
+/* Gives back memory, which waits for the whole device; in a group, when all of it have been
+ * told. */
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     task_t *t;

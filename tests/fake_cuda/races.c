@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * races.c: races inside of a block. Kernels of libcuda_races.so are compiled with -fsanitize=thread, whose calls come
- * here instead of to ThreadSanitizer (which sees fibers of one thread, in order). Two threads of a block that touch the
- * same bytes, one of them writing, without a barrier or (in one warp) a collective in between, end the kernel as a trap
- * does, whatever order they ran in.
+ * races.c: races inside of a block. Kernels of libcuda_races.so are compiled with
+ * -fsanitize=thread, whose calls come here instead of to ThreadSanitizer (which sees fibers of one
+ * thread, in order). Two threads of a block that touch the same bytes, one of them writing, without
+ * a barrier or (in one warp) a collective in between, end the kernel as a trap does, whatever order
+ * they ran in.
  *
- * Nothing is reported that is in order: any barrier is taken for one of the whole block, any collective for one of the
- * whole warp, and atomics with an order for a barrier. Atomics themselves do not count. What comes after one another in
- * one order of the threads alone may be missed where a third access lies between, to the same or neighbouring bytes. */
+ * Nothing is reported that is in order: any barrier is taken for one of the whole block, any
+ * collective for one of the whole warp, and atomics with an order for a barrier. Atomics themselves
+ * do not count. What comes after one another in one order of the threads alone may be missed where
+ * a third access lies between, to the same or neighbouring bytes. */
 #include "launch.h"
 
 #include <dlfcn.h>

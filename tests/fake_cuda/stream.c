@@ -191,7 +191,8 @@ double fake_hang_seconds(void)
     return text != NULL ? atof(text) : 60;
 }
 
-/* The word may be written by a host thread, a kernel or another process: it is looked at again and again. */
+/* The word may be written by a host thread, a kernel or another process: it is looked at again and
+ * again. */
 static void run_wait_value(CUstream s, op_t *op)
 {
     struct timespec nap = {0, 20000};
@@ -255,7 +256,8 @@ CUresult stream_put_now(CUstream s, const op_t *op)
 
 CUresult stream_put(CUstream s, const op_t *op)
 {
-    if (s == NULL || running != NULL) /* the default stream orders nothing here; callbacks may not call the driver */
+    /* the default stream orders nothing here; callbacks may not call the driver */
+    if (s == NULL || running != NULL)
         return s == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_PERMITTED;
     return s->capture != NULL ? capture_put(s, op) : stream_put_now(s, op);
 }

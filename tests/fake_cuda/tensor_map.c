@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * tensor_map.c: descriptions of matrices for copies by hardware, refused where the driver's manual says so. */
+ * tensor_map.c: descriptions of matrices for copies by hardware, refused where the driver's manual
+ * says so. */
 #include "fake.h"
 
 #include <string.h>

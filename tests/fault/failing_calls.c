@@ -1,19 +1,23 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * failing_calls.c: a library for LD_PRELOAD: the n-th call of a function of libc fails in a process of a job.
+ * failing_calls.c: a library for LD_PRELOAD: the n-th call of a function of libc fails in a process
+ * of a job.
  *
- *   DP_FAIL_TALLY=FILE    of DP_FAIL_CALLS counters and one for the calls that failed (uint64_t), shared by all
- *   DP_FAIL_WHO=RANK      only in the process with this RANK in its environment; "launcher": in those without one
+ *   DP_FAIL_TALLY=FILE    of DP_FAIL_CALLS counters and one for the calls that failed (uint64_t),
+ *                         shared by all
+ *   DP_FAIL_WHO=RANK      only in the process with this RANK in its environment; "launcher": in
+ *                         those without one
  *   DP_FAIL_CALL=NAME     of the function. Without it calls are counted only
  *   DP_FAIL_AT=N          its first call to fail, from 1
  *   DP_FAIL_ON=1          and all that follow
  *   DP_FAIL_ERRNO=N       instead of the one in failing_calls.h
  *   DP_FAIL_SLEEP_MS=N    it succeeds, but only after so long
- *   DP_FAIL_PATH=TEXT     for pwrite, fsync, open, mkdir and rename: only where the file's path contains it
+ *   DP_FAIL_PATH=TEXT     for pwrite, fsync, open, mkdir and rename: only where the file's path
+ *                         contains it
  *   DP_FAIL_FROM=TEXT     calls count that libraries make whose path contains it
  *
- * Otherwise those count that our code makes (the program, its plugins, libdualpipe) or libc on its behalf; how other
- * libraries bear a failing malloc is not our subject. */
+ * Otherwise those count that our code makes (the program, its plugins, libdualpipe) or libc on its
+ * behalf; how other libraries bear a failing malloc is not our subject. */
 #include "failing_calls.h"
 
 #include <dirent.h>
@@ -299,7 +303,8 @@ long syscall(long number, ...)
 void *dlopen(const char *file, int flags)
 {
     NEXT(dlopen);
-    return next(FAILS(dlopen) ? "/nowhere/failing_calls" : file, flags); /* so that dlerror() has something to say */
+    /* so that dlerror() has something to say */
+    return next(FAILS(dlopen) ? "/nowhere/failing_calls" : file, flags);
 }
 
 /* ---- network ---- */

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * failing_calls.h: the functions of libc that failing_calls.c can make fail, and what errno is then. */
+ * failing_calls.h: the functions of libc that failing_calls.c can make fail, and what errno is
+ * then. */
 #ifndef TESTS_FAILING_CALLS_H
 #define TESTS_FAILING_CALLS_H
 

@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * failing_sweep.c: runs a job again and again while the n-th call of a function of libc fails in it (failing_calls.c),
- * and prints how it bore that. Exit status 1 when it crashed, hung, failed without a word or left something behind.
+ * failing_sweep.c: runs a job again and again while the n-th call of a function of libc fails in it
+ * (failing_calls.c), and prints how it bore that. Exit status 1 when it crashed, hung, failed
+ * without a word or left something behind.
  *
  *   failing_sweep [--who 0,1,launcher] [--calls NAME,...] [--most N] [--limit S] LIBRARY COMMAND...
  *
- * One run without failures counts the calls; of each function all calls, or N of them from the first to the last, fail
- * once, and from then on. %D in COMMAND is a folder of the run, whose tmp/ is its TMPDIR: what is there at the end is
- * left behind, and so is a process that outlives the command by a second. */
+ * One run without failures counts the calls; of each function all calls, or N of them from the
+ * first to the last, fail once, and from then on. %D in COMMAND is a folder of the run, whose tmp/
+ * is its TMPDIR: what is there at the end is left behind, and so is a process that outlives the
+ * command by a second. */
 #include "failing_calls.h"
 
 #include <dirent.h>
@@ -157,7 +159,8 @@ static bool is_fault(int signal)
 {
     return signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS || signal == SIGFPE || signal == SIGILL;
 }
-/* Whether the job has said anything on standard error; *crashed_out when a rank was ended by a fault. */
+/* Whether the job has said anything on standard error; *crashed_out when a rank was ended by a
+ * fault. */
 static bool read_words(bool *crashed_out)
 {
     char path[96], line[1024];

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  * run_rank.c: a rank for tests of `dualpipe run`: joins by its environment alone, then
  *   run_rank work          works with the others, leaves, exits with 0
- *   run_rank wait          waits until the job ends; SIGINT and SIGTERM interrupt it. Prints why; exits with 10, or
+ *   run_rank wait          waits until the job ends; SIGINT and SIGTERM interrupt it. Prints why;
+ *                          exits with 10, or
  *   with
  *                          13 when another rank has died
  *   run_rank die RANK      as wait, but RANK kills itself
@@ -83,8 +84,8 @@ static int wait_for_the_end(int chosen, const char *how)
     return code;
 }
 
-/* LeakSanitizer holds a process that ends by ptrace, and a signal of the launcher that comes then leaves it held for
- * good. The launcher's own leaks are looked for. */
+/* LeakSanitizer holds a process that ends by ptrace, and a signal of the launcher that comes then
+ * leaves it held for good. The launcher's own leaks are looked for. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {

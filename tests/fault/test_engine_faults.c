@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_faults.c: a rank dies, fails or is interrupted at any operation of a step: all others end in time with
- * the first cause, which names the rank and what it was doing, and nothing is left.
+ * test_engine_faults.c: a rank dies, fails or is interrupted at any operation of a step: all others
+ * end in time with the first cause, which names the rank and what it was doing, and nothing is
+ * left.
  *
  * make check takes every STRIDE-th operation of the step; DP_FAULT_SWEEP=all takes them all. */
 #include "tests/support/coverage.h"
@@ -162,7 +163,8 @@ static void run(fault_t fault, int victim, int kernel)
     int64_t start;
 
     forked_run(&job, RANKS, body, ((int)fault * KERNELS + kernel) * RANKS + victim);
-    if (fault == STOP_AND_KILL) { /* stopped in the middle of an operation, then killed from outside */
+    /* stopped in the middle of an operation, then killed from outside */
+    if (fault == STOP_AND_KILL) {
         forked_await(&job, victim, 1, 20);
         while (*(volatile int64_t *)job.shared == 0)
             forked_nap(1);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_recovery.c: ranks die wherever they can, others take their places, and in the end losses, parameters and
- * optimizer are those of a run in which nobody died, to the last bit.
+ * test_engine_recovery.c: ranks die wherever they can, others take their places, and in the end
+ * losses, parameters and optimizer are those of a run in which nobody died, to the last bit.
  *
  * make check takes every STRIDE-th operation of a step; DP_FAULT_SWEEP=all takes them all. */
 #include "tests/support/recovering.h"
@@ -86,7 +86,8 @@ START_TEST(dies_in_any_operation_of_a_step)
 }
 END_TEST
 
-/* After a step, in its commit, in the update and behind it: before the commit it is repeated, then it counts. */
+/* After a step, in its commit, in the update and behind it: before the commit it is repeated, then
+ * it counts. */
 START_TEST(dies_around_the_optimizer)
 {
     static const r_moment_t moments[] = {R_AFTER_STEP, R_IN_UPDATE, R_AFTER_UPDATE};

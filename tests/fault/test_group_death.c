@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_death.c: a rank is killed at every point of its life: the others say who it was and what it was doing, in
- * time, and nothing is left. */
+ * test_group_death.c: a rank is killed at every point of its life: the others say who it was and
+ * what it was doing, in time, and nothing is left. */
 #include "group/pin.h"
 #include "group/spans.h"
 #include "tests/support/coverage.h"
@@ -283,7 +283,8 @@ static dp_status_t deserting_body(forked_t *self)
         return status;
     __atomic_fetch_add(joined, 1, __ATOMIC_SEQ_CST);
     if (self->rank == self->argument) {
-        while (__atomic_load_n(joined, __ATOMIC_SEQ_CST) < self->size) /* else some may not know our pid yet */
+        /* else some may not know our pid yet */
+        while (__atomic_load_n(joined, __ATOMIC_SEQ_CST) < self->size)
             forked_nap(1);
         return status; /* ends without leaving */
     }

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_exhaustion.c: memory or descriptors run out in one rank, at every point: all ranks end in time with a
- * reason, and that rank gives back what it had. */
+ * test_group_exhaustion.c: memory or descriptors run out in one rank, at every point: all ranks end
+ * in time with a reason, and that rank gives back what it had. */
 #include "group/spans.h"
 #include "tests/support/forked.h"
 #include "tests/support/suite.h"
@@ -70,8 +70,8 @@ static dp_status_t use(dp_group_t *group)
     return status;
 }
 
-/* Limits are short, so that waiting in vain does not take long. Before a test complains of a limit, it tries longer
-   ones. */
+/* Limits are short, so that waiting in vain does not take long. Before a test complains of a limit,
+ * it tries longer ones. */
 static double patience = 1;
 
 static bool all_good(const forked_job_t *job)

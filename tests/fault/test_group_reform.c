@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_reform.c: ranks that live on and new ones in dead ones' places become a group again, whoever died, and
- * whenever: nothing of the epoch before is seen in the next. */
+ * test_group_reform.c: ranks that live on and new ones in dead ones' places become a group again,
+ * whoever died, and whenever: nothing of the epoch before is seen in the next. */
 #include "group/reform.h"
 #include "group/spans.h"
 #include "tests/support/forked.h"

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_strangers.c: whoever else is at the port while ranks are joining: silent, noisy, lying or replaying, they
- * are dropped and delay nobody. */
+ * test_group_strangers.c: whoever else is at the port while ranks are joining: silent, noisy, lying
+ * or replaying, they are dropped and delay nobody. */
 #include "tests/support/forked.h"
 #include "tests/support/raw_rank.h"
 #include "tests/support/suite.h"
@@ -293,7 +293,8 @@ START_TEST(a_replayed_handshake_is_refused)
 
     raw_open(&raw, raw_connect(job.port), secret);
     ck_assert(raw_hello(&raw, 1, 2) && raw_hear_challenge(&raw));
-    dp__secret_prove(&raw.secret, DP__LABEL_RANK_PROOF, &raw.transcript, proof); /* what the rank would send now */
+    /* what the rank would send now */
+    dp__secret_prove(&raw.secret, DP__LABEL_RANK_PROOF, &raw.transcript, proof);
     heard = raw.transcript;
     dp__wire_fini(&raw.wire);
 
@@ -323,8 +324,8 @@ START_TEST(a_replayed_handshake_is_refused)
 }
 END_TEST
 
-/* The proof of rank 0 cannot be had by sending a rank's proof back to it: a listener without the secret is found
-   out. */
+/* The proof of rank 0 cannot be had by sending a rank's proof back to it: a listener without the
+ * secret is found out. */
 static dp_status_t mirror_body(forked_t *self)
 {
     int fd = accept(forked_listener(), NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * accepted.h: what must hold for any schedule that a reader hands out, and for any program that verify
- * accepts. */
+ * accepted.h: what must hold for any schedule that a reader hands out, and for any program that
+ * verify accepts. */
 #ifndef TESTS_FUZZ_ACCEPTED_H
 #define TESTS_FUZZ_ACCEPTED_H
 
@@ -38,7 +38,8 @@ static inline void fuzz_check_schedule(const dp_schedule_t *s)
                                       .slots = 1 + k % 2};
 
         status = dp_program_lower(s, &options, &p);
-        FUZZ_REQUIRE(status == DP_OK || status == DP_ERR_REJECTED); /* messages of a channel in different orders */
+        /* messages of a channel in different orders */
+        FUZZ_REQUIRE(status == DP_OK || status == DP_ERR_REJECTED);
         if (status == DP_OK)
             fuzz_check_program(p);
         dp_program_free(p);

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  * fuzz.h: what a fuzz target is: one function that takes any bytes and must survive them.
  *
- * `make check` links each target with replay.c and feeds it its corpus; `make fuzz` takes libFuzzer. */
+ * `make check` links each target with replay.c and feeds it its corpus; `make fuzz` takes
+ * libFuzzer. */
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H
 

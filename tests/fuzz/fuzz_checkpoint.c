@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fuzz_checkpoint.c: any bytes as the head of a safetensors file, or (behind an 'i') as an index, which gets the digest
- * that it needs to be looked at: what is taken for one has tensors side by side, and comes out as it went in. */
+ * fuzz_checkpoint.c: any bytes as the head of a safetensors file, or (behind an 'i') as an index,
+ * which gets the digest that it needs to be looked at: what is taken for one has tensors side by
+ * side, and comes out as it went in. */
 #include <string.h>
 
 #include "base/memory.h"

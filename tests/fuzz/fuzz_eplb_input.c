@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fuzz_eplb_input.c: any bytes as sizes and a table of loads, and as the placement in use: what is taken for
- * a table gives valid placements or an error. The first line holds replicas, groups, nodes, gpus, policy,
- * distinct, steps; a line of "from" parts loads and placement. */
+ * fuzz_eplb_input.c: any bytes as sizes and a table of loads, and as the placement in use: what is
+ * taken for a table gives valid placements or an error. The first line holds replicas, groups,
+ * nodes, gpus, policy, distinct, steps; a line of "from" parts loads and placement. */
 #include <dualpipe/eplb.h>
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fuzz_text.c: the small texts that commands take. The first byte says which: 'c' a file of costs, 't' a topology,
- * 'o' a command line, one argument a line. */
+ * fuzz_text.c: the small texts that commands take. The first byte says which: 'c' a file of costs,
+ * 't' a topology, 'o' a command line, one argument a line. */
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fuzz_trace.c: any bytes as a Chrome trace: what is read has figures that add up, and costs that can be read back. */
+ * fuzz_trace.c: any bytes as a Chrome trace: what is read has figures that add up, and costs that
+ * can be read back. */
 #include "fuzz.h"
 
 #include <stdbool.h>

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fuzz_verify.c: any program. The first bytes choose a method, its size and the slots; then every 4 bytes
- * change one field of one instruction, swap two neighbours, or change a channel or a slot count. */
+ * fuzz_verify.c: any program. The first bytes choose a method, its size and the slots; then every 4
+ * bytes change one field of one instruction, swap two neighbours, or change a channel or a slot
+ * count. */
 #include "accepted.h"
 
 static int32_t signed_byte(uint8_t byte)

@@ -2,9 +2,12 @@
  * SPDX-License-Identifier: MIT
  * fuzz_wire.c: what arrives on a control connection. The first byte says as what:
  *   0, 1   any bytes, at the door of rank 0 and at a rank that has said hello
- *   2, 3   any frames out of a member of the job that has lost its mind, at rank 0 and at another rank
- *   4      a sealed frame, some of whose bytes are changed on the way: it comes out as it went in, or not at all
- * A frame is told in 8 bytes: type, from, to, id, value, extra (2), payload bytes; then the payload. */
+ *   2, 3   any frames out of a member of the job that has lost its mind, at rank 0 and at another
+ *          rank
+ *   4      a sealed frame, some of whose bytes are changed on the way: it comes out as it went in,
+ *          or not at all
+ * A frame is told in 8 bytes: type, from, to, id, value, extra (2), payload bytes; then the
+ * payload. */
 #include "fuzz.h"
 #include "tests/support/two_ranks.h"
 
@@ -201,7 +204,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     dp__process_t *p;
 
     dp_log_set(be_silent, NULL, DP_LOG_ERROR);
-    setenv("DUALPIPE_HANG_TRACE", "/nowhere/trace.json", 1); /* what is told of spans is read, and no file is made */
+    /* what is told of spans is read, and no file is made */
+    setenv("DUALPIPE_HANG_TRACE", "/nowhere/trace.json", 1);
     if (as == 4) {
         changed_on_the_way(&in);
         return 0;

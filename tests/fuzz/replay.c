@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * replay.c: feeds files to a fuzz target: those named, or its corpus, and every prefix of small ones. */
+ * replay.c: feeds files to a fuzz target: those named, or its corpus, and every prefix of small
+ * ones. */
 #include "fuzz.h"
 
 #include <dirent.h>
@@ -25,7 +26,8 @@ static int feed(const char *path)
     bytes = fread(data, 1, LARGEST, f);
     fclose(f);
     for (size_t end = bytes <= ALL_PREFIXES ? 0 : bytes; end <= bytes; end++) {
-        uint8_t *exact = malloc(end > 0 ? end : 1); /* so that a sanitizer sees a read behind the end */
+        /* so that a sanitizer sees a read behind the end */
+        uint8_t *exact = malloc(end > 0 ? end : 1);
 
         memcpy(exact, data, end);
         (void)LLVMFuzzerTestOneInput(exact, end);

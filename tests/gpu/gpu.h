@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu.h: a device for tests that talk to the driver themselves. CUDA does not survive fork(), and Check forks for each
- * test: open the rig inside a test, never around it. */
+ * gpu.h: a device for tests that talk to the driver themselves. CUDA does not survive fork(), and
+ * Check forks for each test: open the rig inside a test, never around it. */
 #ifndef DP_TESTS_GPU_H
 #define DP_TESTS_GPU_H
 

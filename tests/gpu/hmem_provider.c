@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * hmem_provider.c: a libfabric whose provider reaches memory of CUDA devices (FI_HMEM), for the emulated device, whose
- * memory is the host's: in front of the real one, whose providers get it as memory of the host. Where DP_TEST_HMEM is
- * set; else nothing changes. It refuses what hardware would: memory of a device that is not registered as such, or
- * beside memory of the host in one write. Where DP_TEST_BUSY is set it has no room for writes of nothing, two times of
- * three. */
+ * hmem_provider.c: a libfabric whose provider reaches memory of CUDA devices (FI_HMEM), for the
+ * emulated device, whose memory is the host's: in front of the real one, whose providers get it as
+ * memory of the host. Where DP_TEST_HMEM is set; else nothing changes. It refuses what hardware
+ * would: memory of a device that is not registered as such, or beside memory of the host in one
+ * write. Where DP_TEST_BUSY is set it has no room for writes of nothing, two times of three. */
 #include "tests/support/debug.h"
 
 #include <rdma/fabric.h>

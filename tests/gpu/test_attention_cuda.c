@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_attention_cuda.c: attention_cuda beyond the contract (test_conform_attention_cuda), on a CUDA device or the fake
- * one: blocks of scores of any size, lengths and documents that end anywhere in them, products that are looked for at
- * open alone, what it refuses and how it says so. */
+ * test_attention_cuda.c: attention_cuda beyond the contract (test_conform_attention_cuda), on a
+ * CUDA device or the fake one: blocks of scores of any size, lengths and documents that end
+ * anywhere in them, products that are looked for at open alone, what it refuses and how it says
+ * so. */
 #include "gpu.h"
 
 #include "conform/kernel.h"
@@ -33,7 +34,8 @@ static bool begin(block_t *b, lab_t *lab, const layer_t *layer, pass_t *p)
     return !conform_failed(lab->t) && conform_pass_open(p, b, 0);
 }
 
-/* More queries than one block of scores holds, and fewer heads at a time than there are; wide heads. */
+/* More queries than one block of scores holds, and fewer heads at a time than there are; wide
+ * heads. */
 static void blocks_of_scores_add_up(conform_t *t)
 {
     static const char *const budgets[] = {"1", "100000", "1000000000"};
@@ -62,10 +64,9 @@ static void blocks_of_scores_add_up(conform_t *t)
 
 static void heads_of_many_widths(conform_t *t)
 {
-    static const uint32_t sizes[][7] = {/* batch, sequence, hidden, heads, kv_heads, head_dim, value_dim */
-                                        {2, 33, 40, 8, 2, 10, 7},
-                                        {1, 64, 33, 4, 1, 16, 8},
-                                        {1, 50, 16, 2, 2, 192, 128}};
+    /* batch, sequence, hidden, heads, kv_heads, head_dim, value_dim */
+    static const uint32_t sizes[][7] = {
+        {2, 33, 40, 8, 2, 10, 7}, {1, 64, 33, 4, 1, 16, 8}, {1, 50, 16, 2, 2, 192, 128}};
     lab_t lab;
 
     if (!conform_lab_open(&lab, t))
@@ -89,8 +90,8 @@ static void heads_of_many_widths(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* Tokens and documents that end at and beside the ends of blocks of 16 queries, of the lengths that products are
- * prepared for, and of sequences. */
+/* Tokens and documents that end at and beside the ends of blocks of 16 queries, of the lengths that
+ * products are prepared for, and of sequences. */
 static const struct {
     uint32_t tokens, documents, ends[4];
 } lengths[] = {

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_attention_cudnn.c: attention_cudnn beyond the contract (test_conform_attention_cudnn), on a GPU or with the fake
- * driver and the interpreter that stands in for cuDNN: the shapes that models have, any length, and what it refuses. */
+ * test_attention_cudnn.c: attention_cudnn beyond the contract (test_conform_attention_cudnn), on a
+ * GPU or with the fake driver and the interpreter that stands in for cuDNN: the shapes that models
+ * have, any length, and what it refuses. */
 #include "gpu.h"
 
 #include <dlfcn.h>
@@ -42,7 +43,8 @@ static void shapes_of_models(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* One token, and a last sequence that is cut off, empty, or short by one; kinds: deterministic or not. */
+/* One token, and a last sequence that is cut off, empty, or short by one; kinds: deterministic or
+ * not. */
 static void micro_batches_of_any_length(conform_t *t)
 {
     static const uint32_t tokens[] = {1, 47, 48, 49, 95};
@@ -141,7 +143,8 @@ static void refusals_name_the_setting(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* What NVIDIA's frontend passes over or works around. Only the stand-in can be told which version it is. */
+/* What NVIDIA's frontend passes over or works around. Only the stand-in can be told which version
+ * it is. */
 static void versions_known_to_be_wrong(conform_t *t)
 {
     static const struct {

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_comm_cuda_ipc.c: the transport over peer memory: the contract of dp.comm/1 in each of its ways to wait and to
- * share, then what is its own: graphs that are replayed, deadlines of kernels, a simulated link, a driver that
- * fails. */
+ * test_comm_cuda_ipc.c: the transport over peer memory: the contract of dp.comm/1 in each of its
+ * ways to wait and to share, then what is its own: graphs that are replayed, deadlines of kernels,
+ * a simulated link, a driver that fails. */
 #include "conform/conform.h"
 #include "gpu.h"
 #include "tests/support/debug.h"
@@ -208,7 +208,8 @@ static dp_status_t set_value(rig_t *rig, const data_t *d)
     return move(rig, d->value, values, sizeof(values));
 }
 
-/* Steps one by one, then as a graph, with numbers that go on from there; more replays than any slot count. */
+/* Steps one by one, then as a graph, with numbers that go on from there; more replays than any slot
+ * count. */
 static void a_graph_is_replayed(conform_t *t)
 {
     dp_graph_t *graph;
@@ -232,8 +233,8 @@ static void a_graph_is_replayed(conform_t *t)
     for (int i = 0; i < 5; i++) /* without the host in between */
         EXPECT_OK(t, rig.device_vt->graph_launch(graph, rig.s));
     look(&rig, &d, 15);
-    EXPECT_STATUS(t, swap_rows(&rig, &d, 8), DP_ERR_INVALID,
-                  "an exchange after a graph was launched"); /* only the device knows what is next */
+    /* only the device knows what is next */
+    EXPECT_STATUS(t, swap_rows(&rig, &d, 8), DP_ERR_INVALID, "an exchange after a graph was launched");
     if (t->size > 1) {
         EXPECT_STATUS(t, pass_on(&rig, &d, 8, 0), DP_ERR_INVALID, "a message after a graph was launched");
         EXPECT_STATUS(t, rig.vt->all_reduce(rig.comm, d.sum, 8, DP_F32, rig.s), DP_ERR_INVALID,
@@ -260,7 +261,8 @@ static void an_uneven_graph_is_found_out(conform_t *t)
     EXPECT_OK(t, rig.device_vt->capture_end(rig.s, &graph));
     EXPECT_OK(t, rig.device_vt->graph_launch(graph, rig.s));
     EXPECT_OK(t, rest(&rig));
-    EXPECT(t, conform_meet(t), "the other rank failed"); /* its second message would go where our first one lies */
+    /* its second message would go where our first one lies */
+    EXPECT(t, conform_meet(t), "the other rank failed");
     EXPECT_OK(t, rig.device_vt->graph_launch(graph, rig.s));
     status = rest(&rig);
     EXPECT(t, status == DP_ERR_INVALID && strstr(conform_last_error(), "graph") != NULL, "%s: %s",
@@ -352,8 +354,8 @@ static void a_simulated_link_takes_its_time(conform_t *t)
 
 /* ---- a driver that fails ---- */
 
-/* One rank, all it can do; in a process of its own, because the driver reads its orders once. 0: it went well, 1: an
-   error. */
+/* One rank, all it can do; in a process of its own, because the driver reads its orders once. 0: it
+ * went well, 1: an error. */
 static int try_alone(conform_t *t, const char *orders)
 {
     pid_t child = fork();
@@ -382,8 +384,8 @@ static int try_alone(conform_t *t, const char *orders)
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Each call fails once, at each of its first times: an error with a message, or not our affair; never a crash or a
-   hang. */
+/* Each call fails once, at each of its first times: an error with a message, or not our affair;
+ * never a crash or a hang. */
 static void each_failure_of_the_driver_is_an_error(conform_t *t)
 {
     static const char *const calls[] = {"cuCtxGetCurrent",

@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_comm_nccl.c: the transport through NCCL: the contract of dp.comm/1, then what is its own: a library that is
- * missing, a GPU that is there twice, groups of two messages, errors that NCCL reports later. With ONE_SIDED it is the
- * same of one-sided channels, which want a GPU for each rank: so far only through the fakes.
+ * test_comm_nccl.c: the transport through NCCL: the contract of dp.comm/1, then what is its own: a
+ * library that is missing, a GPU that is there twice, groups of two messages, errors that NCCL
+ * reports later. With ONE_SIDED it is the same of one-sided channels, which want a GPU for each
+ * rank: so far only through the fakes.
  *
- * On one real GPU only processes can share it (DUALPIPE_DEBUG=nccl.same_gpu); through the fakes also threads
- * (DP_FAKE_NCCL_SHARE). */
+ * On one real GPU only processes can share it (DUALPIPE_DEBUG=nccl.same_gpu); through the fakes
+ * also threads (DP_FAKE_NCCL_SHARE). */
 #include "conform/conform.h"
 #include "gpu.h"
 #include "tests/support/debug.h"
@@ -88,8 +89,8 @@ static void rig_close(rig_t *rig)
     rig->device_vt->close(rig->device);
 }
 
-/* All ranks send two messages to the next and receive two from the one before: a group for each direction, on a stream
- * of its own. */
+/* All ranks send two messages to the next and receive two from the one before: a group for each
+ * direction, on a stream of its own. */
 static dp_status_t pass_on(rig_t *rig, uint32_t number, unsigned char *out[2], const void *in[2])
 {
     dp_message_tag_t tag = {.number = number, .bytes = BYTES};
@@ -219,7 +220,8 @@ static void processes_may_share_a_gpu(conform_t *t)
     free(sum);
 }
 
-/* Only the fake can be asked for an error. Everyone's stream comes to rest, and says what NCCL said. */
+/* Only the fake can be asked for an error. Everyone's stream comes to rest, and says what NCCL
+ * said. */
 static void errors_that_come_later_end_the_streams(conform_t *t)
 {
     unsigned char *out[2];
@@ -269,7 +271,8 @@ static const void *service(const dp_host_t *h, const char *id)
     return strcmp(id, DP_HOST_SM) == 0 ? &divided : other_services(h, id);
 }
 
-/* The engine tells transports how the device is divided. Only in processes: each rank needs a device to divide. */
+/* The engine tells transports how the device is divided. Only in processes: each rank needs a
+ * device to divide. */
 static dp_status_t rig_open_divided(rig_t *rig, conform_t *t, uint32_t comm_sms)
 {
     divided.comm_sms = comm_sms;
@@ -346,8 +349,9 @@ static void swap_close(rig_t *rig, swap_t *swap)
     rig->device_vt->stream_close(swap->s);
 }
 
-/* Rank 0 starts a sum and then an exchange, rank 1 the other way around, as chunks that finish while others run do.
- * Kernels of both have to find room in the share for communication, on both ranks, whichever is there first. */
+/* Rank 0 starts a sum and then an exchange, rank 1 the other way around, as chunks that finish
+ * while others run do. Kernels of both have to find room in the share for communication, on both
+ * ranks, whichever is there first. */
 static void sums_and_exchanges_fit_into_the_share(conform_t *t)
 {
     const void *got = NULL;
@@ -389,8 +393,8 @@ static void sums_and_exchanges_fit_into_the_share(conform_t *t)
     rig_close(&rig);
 }
 
-/* One row for each rank where there is room for four: what goes over is one row, and its count. NCCL may want launches
- * in the same order on all ranks: then it is all the room. */
+/* One row for each rank where there is room for four: what goes over is one row, and its count.
+ * NCCL may want launches in the same order on all ranks: then it is all the room. */
 static void exchanges_move_the_rows_that_there_are(conform_t *t)
 {
     uint64_t (*sent)(void) = NULL, before;
@@ -424,8 +428,9 @@ static void exchanges_move_the_rows_that_there_are(conform_t *t)
     rig_close(&rig);
 }
 
-/* One rank is gone while the other waits for its rows and for its message: an abort of one communicator
- * waits for the whole device, for the kernels of the others and for the streams that wait for rows. */
+/* One rank is gone while the other waits for its rows and for its message: an abort of one
+ * communicator waits for the whole device, for the kernels of the others and for the streams that
+ * wait for rows. */
 static void waits_of_all_kinds_end_with_the_job(conform_t *t)
 {
     const dp_message_tag_t tag = {.bytes = BYTES};
@@ -451,8 +456,8 @@ static void waits_of_all_kinds_end_with_the_job(conform_t *t)
     rig_close(&rig);
 }
 
-/* The other rank fails between its counts and its rows. When communicators are aborted, the stream that moves rows says
- * that the first have come, behind the word that all have. */
+/* The other rank fails between its counts and its rows. When communicators are aborted, the stream
+ * that moves rows says that the first have come, behind the word that all have. */
 static void rows_that_stop_halfway_end_with_the_job(conform_t *t)
 {
     const void *got = NULL;
@@ -512,7 +517,8 @@ static void exchanges_of_the_capacity_are_left(conform_t *t)
     }
 }
 
-/* 1e16 + 1 - 1e16: the fake adds from the last rank to the first, and the plugin from the first to the last. */
+/* 1e16 + 1 - 1e16: the fake adds from the last rank to the first, and the plugin from the first to
+ * the last. */
 static void sums_may_be_those_of_nccl(conform_t *t)
 {
     static const double own[3] = {1, 1e16, -1e16};
@@ -670,7 +676,8 @@ static void pass_on_once(rig_t *rig)
         rig->device_vt->release(rig->device, out[i]);
 }
 
-/* Opens, passes messages on and closes; so many windows each rank makes, the one to try it among them. */
+/* Opens, passes messages on and closes; so many windows each rank makes, the one to try it among
+ * them. */
 static void expect_windows(conform_t *t, unsigned expected, const char *where)
 {
     const unsigned ranks = t->mode == CONFORM_THREADS ? (unsigned)t->size : 1;

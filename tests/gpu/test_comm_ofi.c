@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_comm_ofi.c: comm_ofi with memory of a GPU, staged through the host's, and on the emulated device also where the
- * provider reaches it by itself (hmem_provider.c): what is received lies on the device; and the contract of dp.comm/1.
- * make check tries the cases below, all of them take minutes:
+ * test_comm_ofi.c: comm_ofi with memory of a GPU, staged through the host's, and on the emulated
+ * device also where the provider reaches it by itself (hmem_provider.c): what is received lies on
+ * the device; and the contract of dp.comm/1. make check tries the cases below, all of them take
+ * minutes:
  *
  *     sh tests/gpu/test_comm_ofi_fake.sh --plugin comm_ofi --device device_cuda */
 #include "conform/conform.h"
@@ -12,8 +13,8 @@
 #include <dlfcn.h>
 
 #ifdef __SANITIZE_ADDRESS__
-/* LeakSanitizer guesses where the thread-local memory of modules begins, is wrong here now and then, and ends at an
- * address that is none. */
+/* LeakSanitizer guesses where the thread-local memory of modules begins, is wrong here now and
+ * then, and ends at an address that is none. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -86,7 +87,8 @@ static void what_is_received_lies_on_the_device(conform_t *t)
 
     EXPECT_OK(t, rig_open(&rig, t));
     EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &out));
-    EXPECT_OK(t, rig.device_vt->allocate(rig.device, 2 * 2 * sizeof(int32_t), &wanted)); /* no rows for anybody */
+    /* no rows for anybody */
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, 2 * 2 * sizeof(int32_t), &wanted));
     EXPECT_OK(t, rig.vt->send(rig.to, out, &tag, rig.s));
     EXPECT_OK(t, rig.vt->recv(rig.from, &tag, &in, rig.s));
     EXPECT_OK(t, rig.vt->release(rig.from, 0, rig.s));
@@ -126,7 +128,8 @@ static bool download(const conform_t *t, void *to, const void *from, size_t byte
            cu->cuMemcpyDtoH(to, (CUdeviceptr)(uintptr_t)from, bytes) == CUDA_SUCCESS;
 }
 
-/* One message and an exchange of ROWS rows each way: all that may go through the host is numbers of rows. */
+/* One message and an exchange of ROWS rows each way: all that may go through the host is numbers of
+ * rows. */
 static void only_what_has_to_is_staged(conform_t *t)
 {
     enum { MESSAGES = 3 };

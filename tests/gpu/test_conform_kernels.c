@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_conform_kernels.c: PLUGIN, one of the CUDA attentions or MoEs, against the contract of INTERFACE on
- * device_cuda. */
+ * test_conform_kernels.c: PLUGIN, one of the CUDA attentions or MoEs, against the contract of
+ * INTERFACE on device_cuda. */
 #include "gpu.h"
 
 #include <dualpipe/attention.h>

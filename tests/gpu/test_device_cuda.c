@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_device_cuda.c: what device_cuda does beyond the contract of all devices: partitions, several ranks on one
- * device, what it says without a driver or with half of one, and errors of every call of the driver. */
+ * test_device_cuda.c: what device_cuda does beyond the contract of all devices: partitions, several
+ * ranks on one device, what it says without a driver or with half of one, and errors of every call
+ * of the driver. */
 #include "gpu.h"
 
 #include <dualpipe/device.h>
@@ -57,8 +58,8 @@ static bool says(const char *words)
 
 /* ---- partitions ---- */
 
-/* Marks in `used` the multiprocessors that blocks of a stream of this lane run on; many short blocks, so that all get
-   some. */
+/* Marks in `used` the multiprocessors that blocks of a stream of this lane run on; many short
+ * blocks, so that all get some. */
 static void mark_sms(rig_t *rig, dp_lane_t lane, bool used[1024])
 {
     const cuda_driver_t *cu;
@@ -244,7 +245,7 @@ START_TEST(a_fault_is_told_everywhere_and_stays)
 }
 END_TEST
 
-/* ---- without a driver, or with half of one: other environments, so only where the driver is the fake one ---- */
+/* ---- without a driver, or with half of one: where the driver is the fake one ---- */
 
 START_TEST(without_a_driver_the_message_names_what_was_tried)
 {
@@ -309,7 +310,8 @@ START_TEST(processes_of_a_host_take_one_device_after_another)
 }
 END_TEST
 
-/* The nth call of each function of the driver fails: open says which, gives nothing out and keeps nothing. */
+/* The nth call of each function of the driver fails: open says which, gives nothing out and keeps
+ * nothing. */
 static const char *const fallible[] = {
     "cuInit",
     "cuDeviceGetCount",

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_hook_cupti.c: kernels of a real device on the host's clock, each at the operation that launched it; without
- * CUPTI, what is said. The fake driver's kernels are none that CUPTI sees: with it, only the second. */
+ * test_hook_cupti.c: kernels of a real device on the host's clock, each at the operation that
+ * launched it; without CUPTI, what is said. The fake driver's kernels are none that CUPTI sees:
+ * with it, only the second. */
 #include "gpu.h"
 
 #include <dualpipe/profiler.h>

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_kernels.c: what kernels are written with (cuda/device.cuh), launches, streams and values in memory: on a GPU,
- * and on the emulator that stands in for one. */
+ * test_kernels.c: what kernels are written with (cuda/device.cuh), launches, streams and values in
+ * memory: on a GPU, and on the emulator that stands in for one. */
 #include "gpu.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_kinds.c: plugins for CUDA are given the CPU as their device: refused with a sentence, before they ask for a
- * driver. Needs no GPU. */
+ * test_kinds.c: plugins for CUDA are given the CPU as their device: refused with a sentence, before
+ * they ask for a driver. Needs no GPU. */
 #include <dualpipe/attention.h>
 #include <dualpipe/comm.h>
 #include <dualpipe/group.h>

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_moe_cuda.c: moe_cuda beyond the contract (test_conform_moe_cuda): moe_cases.h, each way of multiplying, any
- * length of a micro-batch, room for rows by the capacity, calls as graphs. */
+ * test_moe_cuda.c: moe_cuda beyond the contract (test_conform_moe_cuda): moe_cases.h, each way of
+ * multiplying, any length of a micro-batch, room for rows by the capacity, calls as graphs. */
 #include "gpu.h"
 
 #include "moe_cuda/cutlass/products.h"
@@ -32,8 +32,9 @@ static int count_ways(void)
 
 /* ---- ways of multiplying ---- */
 
-/* Sizes that are no multiple of anything, whole vectors of rows, several tiles and stages and ends inside of them, all
- * rows for one expert and for all. Warpgroup products are for bf16 alone; some of the sizes do not fit them. */
+/* Sizes that are no multiple of anything, whole vectors of rows, several tiles and stages and ends
+ * inside of them, all rows for one expert and for all. Warpgroup products are for bf16 alone; some
+ * of the sizes do not fit them. */
 static void each_way_of_multiplying(conform_t *t)
 {
     static const uint32_t sizes[][6] = {
@@ -106,7 +107,8 @@ static void each_way_takes_any_length(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* y, dx and gradients of one micro-batch; captured: each call on the compute lane as a graph of its own. */
+/* y, dx and gradients of one micro-batch; captured: each call on the compute lane as a graph of its
+ * own. */
 static bool results(lab_t *lab, const layer_t *layer, bool captured, double *out[3], size_t counts[3])
 {
     const dp_device_vt_t *vt = lab->vt;
@@ -274,7 +276,8 @@ static void three_times_as_many(const dp_exchange_config_t *config, unsigned cha
     counts[0] = 3 * (int32_t)config->capacity_rows;
 }
 
-/* All tokens choose both experts of rank 0: one row travels for each, but there is no room for the experts' rows. */
+/* All tokens choose both experts of rank 0: one row travels for each, but there is no room for the
+ * experts' rows. */
 static void too_many_rows_for_a_rank(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_BF16, 16, 8, 4, 2, 8, 0);
@@ -302,7 +305,8 @@ static void too_many_rows_from_a_rank(conform_t *t)
         moe_fails(&b, DISPATCH, DP_ERR_OVERFLOW, "57 rows arrived from rank 0, there is room for 16");
 }
 
-/* It makes the experts' products, seven a micro-batch and rank, and is refused where it is too old. */
+/* It makes the experts' products, seven a micro-batch and rank, and is refused where it is too
+ * old. */
 static void a_library_makes_the_products_of_experts(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_BF16, 16, 8, 8, 2, 24, 1);
@@ -390,8 +394,8 @@ static bool holds(const void *params, size_t bytes, const void *value, size_t va
     return memmem(params, bytes, value, value_bytes) != NULL;
 }
 
-/* Whatever the groups: what the driver is told of them is what it takes, and the parameter has every address and fits
- * into a launch, as the block does onto a multiprocessor. */
+/* Whatever the groups: what the driver is told of them is what it takes, and the parameter has
+ * every address and fits into a launch, as the block does onto a multiprocessor. */
 static void module_describes(conform_t *t, const moe_cutlass_products_t *products, moe_cutlass_encode_fn encode,
                              int kind, int32_t groups, uint32_t blocks)
 {

@@ -2,15 +2,15 @@
  * SPDX-License-Identifier: MIT
  * cable.c: a cable between two network interfaces that delays, loses and reorders frames:
  *   cable HOST_SIDE NET_SIDE FILE ALIVE
- * reads words from FILE at the start and on SIGHUP, and then takes the file away. A word is NAME=NUMBER, for both
- * directions, or in.NAME, out.NAME for frames to and from the host:
+ * reads words from FILE at the start and on SIGHUP, and then takes the file away. A word is
+ * NAME=NUMBER, for both directions, or in.NAME, out.NAME for frames to and from the host:
  *   delay, jitter   ms; a frame takes delay +- jitter, and may overtake
  *   loss, reorder   share of frames, 0 to 1, that are lost, that take no delay
  *   rate            Mbit/s, 0: as fast as it goes
  *   limit           frames on their way, 0: 1000; what comes on top is lost
  *   seed            of the dice, 1 if there is none
- * Ends when nobody holds the pipe ALIVE open for writing any more. Frames come and go with their offload headers, so
- * one may be a TCP segment of 64 KiB that has not been cut into packets yet. */
+ * Ends when nobody holds the pipe ALIVE open for writing any more. Frames come and go with their
+ * offload headers, so one may be a TCP segment of 64 KiB that has not been cut into packets yet. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -194,7 +194,8 @@ static void let_out(way_t *way)
     while (way->count > 0 && way->heap[0]->due_ns <= now_ns()) {
         frame_t *frame = take(way);
 
-        way->lost += send(way->to, frame->data, frame->bytes, 0) < 0; /* nothing is plugged in there: lost */
+        /* nothing is plugged in there: lost */
+        way->lost += send(way->to, frame->data, frame->bytes, 0) < 0;
         free(frame);
     }
 }

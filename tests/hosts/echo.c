@@ -1,10 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * echo.c: asks another host over its cable, for tests of hosts.sh:
- *   echo serve PORT                 returns UDP packets, takes in and counts TCP bytes; prints "serving"
- *   echo udp ADDRESS PORT COUNT     COUNT packets, 1 ms apart: "sent N back N late N least N.N ms most N.N ms"; late:
- *                                   they were overtaken. Waits 1 s for the last
- *   echo tcp ADDRESS PORT BYTES     "bytes N seconds S": until all has arrived there; "error TEXT" when that fails */
+ *   echo serve PORT                 returns UDP packets, takes in and counts TCP bytes; prints
+ *                                   "serving"
+ *   echo udp ADDRESS PORT COUNT     COUNT packets, 1 ms apart: "sent N back N late N least N.N ms
+ *                                   most N.N ms"; late: they were overtaken. Waits 1 s for the last
+ *   echo tcp ADDRESS PORT BYTES     "bytes N seconds S": until all has arrived there; "error TEXT"
+ *                                   when that fails */
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>

@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * host_rank.c: a rank for tests over several hosts: joins by its environment, then works in steps with the group alone.
- *   host_rank STEPS STEP_MS [SLOW_RANK SLOW_MS]
- * A step is an operation of STEP_MS (F of the stage with the rank's number) and a sum over all ranks; SLOW_RANK does
- * SLOW_MS more in its second step, in operations of STEP_MS. Prints "step N" and at the end "sum X" with all bits, or
- * why it did not come so far; exits with 13 when another rank is to blame, else with 10. DP_TEST_JOIN and DP_TEST_HANG
- * are the group's join_seconds and hang_seconds. */
+ * host_rank.c: a rank for tests over several hosts: joins by its environment, then works in steps
+ *   with the group alone. host_rank STEPS STEP_MS [SLOW_RANK SLOW_MS]
+ * A step is an operation of STEP_MS (F of the stage with the rank's number) and a sum over all
+ * ranks; SLOW_RANK does SLOW_MS more in its second step, in operations of STEP_MS. Prints "step N"
+ * and at the end "sum X" with all bits, or why it did not come so far; exits with 13 when another
+ * rank is to blame, else with 10. DP_TEST_JOIN and DP_TEST_HANG are the group's join_seconds and
+ * hang_seconds. */
 #include "group/spans.h"
 
 #include <dualpipe/group.h>

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_cli_json.c: what the dualpipe command prints as JSON is JSON, with what it promises to hold. */
+ * test_cli_json.c: what the dualpipe command prints as JSON is JSON, with what it promises to
+ * hold. */
 #include "config.h"
 
 #include <math.h>

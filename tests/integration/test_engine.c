@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. Built
- * several times: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups
- * only; then with DP_TEST_HOSTS, for shared memory within hosts joined to DP_TEST_BACKEND between them. */
+ * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the
+ * same model. Built several times: for shared memory, and (DP_TEST_BACKEND) for a backend that
+ * completes transfers in matched groups only; then with DP_TEST_HOSTS, for shared memory within
+ * hosts joined to DP_TEST_BACKEND between them. */
 #include "tests/support/braided.h"
 #include "tests/support/debug.h"
 #include "tests/support/oom.h"
@@ -187,7 +188,8 @@ static long count_in_proc(const char *path, int folder)
     return n;
 }
 
-/* As many memories of backwards as are alive at once: on the rank that has most, what verify says. */
+/* As many memories of backwards as are alive at once: on the rank that has most, what verify
+ * says. */
 static void check_memory(const rank_t *rank, dp_pipeline_t *p)
 {
     const size_t layer = (sizeof(residual_backward_buffer_t) + 63) / 64 * 64;
@@ -249,9 +251,11 @@ static void *rank_main(void *arg)
         if (s->swap)
             ok(dp_pipeline_swap_comm(p, i % 2 == 0 ? mock : backend));
     }
-    if (s->arm && dp_group_size(rank->group) == 1) { /* alone: other ranks as threads open files to count, too */
+    /* alone: other ranks as threads open files to count, too */
+    if (s->arm && dp_group_size(rank->group) == 1) {
         ck_assert_int_eq(count_in_proc("/proc/self/fd", 1), files);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their allocators map at will */
+/* their allocators map at will */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         ck_assert_int_eq(count_in_proc("/proc/self/maps", 0), maps);
 #else
         (void)maps;
@@ -356,7 +360,8 @@ START_TEST(forward_only_steps_in_between)
 }
 END_TEST
 
-/* A grid of pipelines, expert groups and replicas: w2 is summed over the replicas of its shard alone. */
+/* A grid of pipelines, expert groups and replicas: w2 is summed over the replicas of its shard
+ * alone. */
 START_TEST(grids_of_ranks)
 {
     static const setting_t grids[] = {
@@ -409,7 +414,8 @@ START_TEST(every_method_and_size)
 }
 END_TEST
 
-/* All forwards, all backwards for the input, and only then the weights: every activation is kept to the end. */
+/* All forwards, all backwards for the input, and only then the weights: every activation is kept to
+ * the end. */
 /* Operations regrouped into braids at random, with random letters: the same bits. */
 START_TEST(braids_change_no_bit)
 {
@@ -498,8 +504,8 @@ START_TEST(short_queues)
 }
 END_TEST
 
-/* Every way to put the four segments of a layer on two lanes; with transfers on their own lane and on that of their
-   data. */
+/* Every way to put the four segments of a layer on two lanes; with transfers on their own lane and
+ * on that of their data. */
 START_TEST(any_lanes)
 {
     setting_t s = {.method = methods_of_lanes[_i / 32],
@@ -516,8 +522,8 @@ START_TEST(any_lanes)
 }
 END_TEST
 
-/* A layer to a stage, so that one lane can be passes ahead of the other: forwards that start on compute and end on
- * all-to-all, then the same of backwards. */
+/* A layer to a stage, so that one lane can be passes ahead of the other: forwards that start on
+ * compute and end on all-to-all, then the same of backwards. */
 START_TEST(a_lane_far_ahead)
 {
     setting_t s = {.method = _i / 2 == 0 ? "gpipe" : "zb1p",

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_clock.c: what the engine enqueues, on streams that only count time, against the simulation of the same
- * program: every segment of every rank begins and ends in the same nanosecond. Transfers are a second model of their
- * own, written for this test: ranks are threads that wait for each other's times. */
+ * test_engine_clock.c: what the engine enqueues, on streams that only count time, against the
+ * simulation of the same program: every segment of every rank begins and ends in the same
+ * nanosecond. Transfers are a second model of their own, written for this test: ranks are threads
+ * that wait for each other's times. */
 #include "tests/support/braided.h"
 #include "tests/support/suite.h"
 
@@ -206,7 +207,8 @@ static dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
     return DP_OK;
 }
 
-/* A transfer begins when both sides have come and the link is free; all of a bundle end together. */
+/* A transfer begins when both sides have come and the link is free; all of a bundle end
+ * together. */
 static dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
 {
     world_t *w = comm->world;
@@ -416,7 +418,8 @@ static void compare(const world_t *w, const rank_t *ranks, const dp_timeline_t *
     }
 }
 
-/* Stages of 1 to 8 segments on either lane, of one to several parts; alike: all of four segments of a layer. */
+/* Stages of 1 to 8 segments on either lane, of one to several parts; alike: all of four segments of
+ * a layer. */
 static void make_costs(world_t *w, bool alike, unsigned *seed)
 {
     int32_t stages = dp_schedule_stages(w->schedule);

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_lengths.c: micro-batches of different length, their documents, and two tensors across every boundary: a
- * residual stream, and a skip from the first part to the last that the parts between know nothing of. Losses and
- * gradients are those of the formula, and have the same bits on every schedule. */
+ * test_engine_lengths.c: micro-batches of different length, their documents, and two tensors across
+ * every boundary: a residual stream, and a skip from the first part to the last that the parts
+ * between know nothing of. Losses and gradients are those of the formula, and have the same bits on
+ * every schedule. */
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
@@ -37,7 +38,8 @@ static double *skip_of(const dp_segment_call_t *c, const void *boundary)
     return (double *)((uintptr_t)boundary + offsets[1]);
 }
 
-/* ---- parts: stream = skip = w * input; stream = w * stream + position; loss of w * stream + skip - target ---- */
+/* ---- parts ----
+ * stream = skip = w * input; stream = w * stream + position; loss of w * stream + skip - target */
 
 static dp_status_t first_forward(void *self, const dp_segment_call_t *c)
 {
@@ -240,7 +242,8 @@ static dp_status_t use(rank_t *rank, dp_pipeline_t *p)
         if (dp_pipeline_chunk(p, c, &view) == DP_OK)
             for (uint32_t i = 0; i < view.nparams; i++)
                 ((double *)view.params)[view.param_list[i].offset] = weight_of[atoi(view.param_list[i].name)];
-    for (int i = 0; i < 2 && status >= 0; i++) /* what the first step left behind its tokens is of no consequence */
+    /* what the first step left behind its tokens is of no consequence */
+    for (int i = 0; i < 2 && status >= 0; i++)
         status = dp_pipeline_step(p, &step);
     for (int32_t c = 0; c < dp_pipeline_chunks(p) && status >= 0; c++)
         if (dp_pipeline_chunk(p, c, &view) == DP_OK)

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_open.c: what a pipeline refuses, what ranks must agree on, and what is left when something fails on the
- * way. */
+ * test_engine_open.c: what a pipeline refuses, what ranks must agree on, and what is left when
+ * something fails on the way. */
 #include "tests/mock/mock_failing_device.h"
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
@@ -526,7 +526,8 @@ static dp_status_t step_twice(rank_t *rank, dp_pipeline_t *p)
     dp_status_t status = rank_step(p, 0, NULL);
 
     if (status >= 0 && rank->argument == 1)
-        return dp_pipeline_step(p, &(dp_step_t){.struct_size = sizeof(dp_step_t)}); /* no inputs: the job fails */
+        /* no inputs: the job fails */
+        return dp_pipeline_step(p, &(dp_step_t){.struct_size = sizeof(dp_step_t)});
     return status < 0 ? status : rank_step(p, 0, NULL);
 }
 
@@ -584,7 +585,8 @@ static dp_status_t two_steps(rank_t *rank, dp_pipeline_t *p)
     return status < 0 ? status : rank_step(p, 1, NULL);
 }
 
-/* _i 0: a run; 1: the builder fails on rank 2, and another may hear of it before it builds; 2: nothing is built. */
+/* _i 0: a run; 1: the builder fails on rank 2, and another may hear of it before it builds; 2:
+ * nothing is built. */
 START_TEST(what_was_built_is_unbuilt_once)
 {
     rank_t ranks[3];
@@ -648,8 +650,8 @@ START_TEST(an_unusual_order_of_weights_is_said)
 }
 END_TEST
 
-/* Weight gradients of two micro-batches beside each other: in order, segment by segment; and the second before the
- * first. */
+/* Weight gradients of two micro-batches beside each other: in order, segment by segment; and the
+ * second before the first. */
 static const struct {
     const char *rows, *said;
 } woven[] = {
@@ -749,7 +751,8 @@ static dp_status_t trace(rank_t *rank, dp_pipeline_t *p)
                 if (spans[i].kind == DP_SPAN_COMPUTE)
                     ck_assert_str_ne(dp_timeline_name_text(timeline, spans[i].name), "");
             }
-            /* 4 forwards of 4 segments for each of 4 layers; backwards: 4 and 2 weights; then a message each */
+            /* 4 forwards of 4 segments for each of 4 layers; backwards: 4 and 2 weights; then a
+             * message each */
             ck_assert_int_eq(seen[3], 1 + 4 * 4 * 4 + 4);
             ck_assert_int_eq(seen[2], 1 + 4 * 4 * (4 + 6) + 8 + 1);
             ck_assert_int_eq(seen[4], seen[2]);
@@ -817,8 +820,8 @@ START_TEST(pipelines_side_by_side_and_one_after_the_other)
 }
 END_TEST
 
-/* Three steps of which two are kept: their operations have the times of the mock's kernels, and so again when asked
-   twice. */
+/* Three steps of which two are kept: their operations have the times of the mock's kernels, and so
+ * again when asked twice. */
 static dp_status_t profile(rank_t *rank, dp_pipeline_t *p)
 {
     dp_timeline_t *t = NULL;
@@ -843,7 +846,8 @@ static dp_status_t profile(rank_t *rank, dp_pipeline_t *p)
             }
         }
         if (rank->argument == 0)
-            ck_assert_int_gt(operations, 2 * 2 * 4 * 2); /* steps, ranks, micro-batches, forward and backward */
+            /* steps, ranks, micro-batches, forward and backward */
+            ck_assert_int_gt(operations, 2 * 2 * 4 * 2);
         dp_timeline_free(t);
         t = NULL;
     }
@@ -1095,8 +1099,8 @@ static dp_status_t hang_or_fail(rank_t *rank, dp_pipeline_t *p)
     return rank_step(p, 0, NULL);
 }
 
-/* One rank fails, the other is in a kernel that does not come back: its step and its close return all the same, and
- * leave alone what that kernel may be using. */
+/* One rank fails, the other is in a kernel that does not come back: its step and its close return
+ * all the same, and leave alone what that kernel may be using. */
 START_TEST(a_kernel_that_never_returns)
 {
     static const char *const words[] = {"rank 0: step 0: ", "a planted error"};
@@ -1115,7 +1119,8 @@ START_TEST(a_kernel_that_never_returns)
     for (int r = 0; r < 2; r++)
         rank_expect(&ranks[r], r, DP_ERR_NUMERIC, words, 2);
     ck_assert_msg(strstr(logged, "rank 1: a kernel does not return") != NULL, "logged: %s", logged);
-    /* what the log asks for, past whoever would count threads: some are left that nobody can join */
+    /* what the log asks for, past whoever would count threads: some are left that nobody can
+     * join */
     syscall(SYS_exit_group, EXIT_SUCCESS);
 }
 END_TEST
@@ -1145,7 +1150,8 @@ static void *idle(void *arg)
     return arg;
 }
 
-/* What a process does once: maps plugins and, under a sanitizer, starts a thread with the first of ours. */
+/* What a process does once: maps plugins and, under a sanitizer, starts a thread with the first of
+ * ours. */
 static void warm_up(void)
 {
     const dp_plugin_t *plugin;
@@ -1242,7 +1248,8 @@ static void fail_device(int n, long start, long stride)
         struck = device->struck();
         count_after("call", k);
         snprintf(text, sizeof(text), "a planted failure of %s", struck != NULL ? struck : "");
-        for (int r = 0; r < n; r++) /* a rank may have been through its step when another found out */
+        /* a rank may have been through its step when another found out */
+        for (int r = 0; r < n; r++)
             if (ranks[r].status < 0 || struck == NULL || n == 1 || ranks[1 - r].status >= 0)
                 rank_expect(&ranks[r], r, struck != NULL ? DP_ERR_DEVICE : DP_OK, words, struck != NULL ? 2 : 0);
     }
@@ -1265,7 +1272,8 @@ static dp_status_t step_and_collect(rank_t *rank, dp_pipeline_t *p)
     return DP_OK;
 }
 
-/* A clock that is set anew between begin and end of a span: the span is empty, and the run goes on. */
+/* A clock that is set anew between begin and end of a span: the span is empty, and the run goes
+ * on. */
 START_TEST(a_clock_that_is_turned_back)
 {
     rank_t rank;

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_sums.c: what is summed over a whole job, with data and expert groups: the default scale of the loss,
- * which rank counts a parameter, the norm of the gradient, shards (zero). Held against the serial runs of all
- * pipelines. */
+ * test_engine_sums.c: what is summed over a whole job, with data and expert groups: the default
+ * scale of the loss, which rank counts a parameter, the norm of the gradient, shards (zero). Held
+ * against the serial runs of all pipelines. */
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
@@ -197,7 +197,8 @@ static dp_status_t check_one_accumulator(rank_t *rank, dp_pipeline_t *p)
     return status < 0 ? status : check_sums(rank, p);
 }
 
-/* Micro-batch by micro-batch through the whole step, whatever the schedule; two paths have one for each half anyway. */
+/* Micro-batch by micro-batch through the whole step, whatever the schedule; two paths have one for
+ * each half anyway. */
 START_TEST(one_accumulator_sums_the_whole_step)
 {
     rank_t ranks[RANKS_MOST];
@@ -236,7 +237,8 @@ static void push(const dp_chunk_view_t *view, double by)
     }
 }
 
-/* Each rank has its shards of the sum, moves its shards of the parameters, and gets those of the others. */
+/* Each rank has its shards of the sum, moves its shards of the parameters, and gets those of the
+ * others. */
 static dp_status_t check_shards(rank_t *rank, dp_pipeline_t *p)
 {
     const int e = dp_group_rank(rank->options.group) / layout->pp % layout->ep;

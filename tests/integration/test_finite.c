@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_finite.c: check_finite names the first operation, micro-batch and parameter that is not finite, on all ranks,
- * and says nothing of a training that is. */
+ * test_finite.c: check_finite names the first operation, micro-batch and parameter that is not
+ * finite, on all ranks, and says nothing of a training that is. */
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
@@ -11,9 +11,10 @@ enum { M = 8, P = 4, STAGE = 2 };
 
 typedef enum poison { NONE, A_PARAMETER, THE_GRADIENT, A_WEIGHT_GRADIENT, POISONS } poison_t;
 
-/* A gradient overflows where the loss is scaled by the largest number. Where w1 is zero, layers hand large inputs and
- * gradients on as they are, and their product in the gradient of w1 is the first thing that is too large: in every
- * layer, so that the ranks' pace decides which is the first. */
+/* A gradient overflows where the loss is scaled by the largest number. Where w1 is zero, layers
+ * hand large inputs and gradients on as they are, and their product in the gradient of w1 is the
+ * first thing that is too large: in every layer, so that the ranks' pace decides which is the
+ * first. */
 static dp_status_t train(rank_t *rank, dp_pipeline_t *p)
 {
     static _Thread_local double tensors[2][M][TENSOR];
@@ -26,7 +27,8 @@ static dp_status_t train(rank_t *rank, dp_pipeline_t *p)
         ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
         for (size_t i = 0; i < view.param_count; i++)
             ((double *)view.params)[i] = 0.5;
-        for (uint32_t k = 0; k < view.nparams && rank->argument == A_WEIGHT_GRADIENT; k += 2) /* w1, w2, w1, ... */
+        /* w1, w2, w1, ... */
+        for (uint32_t k = 0; k < view.nparams && rank->argument == A_WEIGHT_GRADIENT; k += 2)
             memset((double *)view.params + view.param_list[k].offset, 0, WEIGHTS * sizeof(double));
         if (rank->argument == A_PARAMETER && view.stage == STAGE)
             ((double *)view.params)[view.param_list[1].offset + 3] = INFINITY;

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_gpt.c: a small GPT-2 whose head is its embedding trains, on every placement, with the bits of the same functions
- * run one after the other in one process; its checkpoints have a shared parameter once. Rounds of gradients that are
- * added up for one update. */
+ * test_gpt.c: a small GPT-2 whose head is its embedding trains, on every placement, with the bits
+ * of the same functions run one after the other in one process; its checkpoints have a shared
+ * parameter once. Rounds of gradients that are added up for one update. */
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
 #include "tests/support/suite.h"
@@ -38,12 +38,15 @@ typedef struct expected {
 
 static expected_t expected[MOST_REPLICAS + 1];
 static const layout_t *layout;
-static int rounds = 1;                                  /* of a step */
-static int first_step, end_step;                        /* that the ranks take */
-static const char *load_from, *save_to;                 /* NULL: neither */
-static void (*change)(int part, dp_param_t *list);      /* of the lists that a stage is built from; NULL: none */
-static const char *swap_to;                             /* a comm backend, behind the first step; NULL: none */
-static double counted[RANKS_MOST][GPT_PARTS][GPT_MOST]; /* by rank: how often it counts an element */
+static int rounds = 1;                  /* of a step */
+static int first_step, end_step;        /* that the ranks take */
+static const char *load_from, *save_to; /* NULL: neither */
+/* of the lists that a stage is built from; NULL: none */
+static void (*change)(int part, dp_param_t *list);
+/* a comm backend, behind the first step; NULL: none */
+static const char *swap_to;
+/* by rank: how often it counts an element */
+static double counted[RANKS_MOST][GPT_PARTS][GPT_MOST];
 
 static void run_serially(void)
 {
@@ -85,7 +88,8 @@ static void prepare(rank_t *ranks, int n)
 
 typedef void (*each_fn)(const dp_chunk_view_t *view, const dp_param_t *param, const double *due, double *own);
 
-/* Calls for each parameter of this rank with its place in `values` and in the chunk's parameters or gradients. */
+/* Calls for each parameter of this rank with its place in `values` and in the chunk's parameters or
+ * gradients. */
 static void each(dp_pipeline_t *p, const gpt_values_t *values, bool grads, each_fn call)
 {
     for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
@@ -340,7 +344,8 @@ START_TEST(rounds_add_up)
 }
 END_TEST
 
-/* A step whose gradients nobody has asked for yet may be given up, and forward-only steps lie where they like. */
+/* A step whose gradients nobody has asked for yet may be given up, and forward-only steps lie where
+ * they like. */
 static dp_status_t give_up_a_round(rank_t *rank, dp_pipeline_t *p)
 {
     dp_status_t status;
@@ -421,7 +426,8 @@ START_TEST(parameters_are_listed_in_any_order)
 }
 END_TEST
 
-/* The timeline has the latest steps in the order in which they were taken, whatever their numbers. */
+/* The timeline has the latest steps in the order in which they were taken, whatever their
+ * numbers. */
 static dp_status_t number_steps(rank_t *rank, dp_pipeline_t *p)
 {
     static const int32_t latest[] = {1000, 1001, 4};

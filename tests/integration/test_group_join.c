@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_join.c: ranks as processes find each other, work together and part; and what keeps them from it. */
+ * test_group_join.c: ranks as processes find each other, work together and part; and what keeps
+ * them from it. */
 #include "group/spans.h"
 #include "tests/support/forked.h"
 
@@ -534,7 +535,8 @@ END_TEST
 
 START_TEST(another_secret_keeps_out)
 {
-    static const int arguments[] = {1, 11, 0, 10}; /* a spoke with another or none, the hub with another or none */
+    /* a spoke with another or none, the hub with another or none */
+    static const int arguments[] = {1, 11, 0, 10};
     forked_job_t job;
 
     write_secret(0, "correct horse battery staple", 0600);

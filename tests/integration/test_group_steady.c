@@ -102,7 +102,8 @@ static void *thread_body(void *arg)
 {
     thread_rank_t *self = arg;
 
-    self->status = come_and_go(self->group, dp_group_rank(self->group) == 0); /* they share what is counted */
+    /* they share what is counted */
+    self->status = come_and_go(self->group, dp_group_rank(self->group) == 0);
     snprintf(self->message, sizeof(self->message), "%s", self->status != DP_OK ? dp_last_error() : "");
     dp_group_leave(self->group);
     return NULL;

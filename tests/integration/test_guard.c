@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_guard.c: DUALPIPE_GUARD=1 changes no bit of a training that is right, and names what a segment does wrong: each
- * mistake here trains without it, with a loss that falls. */
+ * test_guard.c: DUALPIPE_GUARD=1 changes no bit of a training that is right, and names what a
+ * segment does wrong: each mistake here trains without it, with a loss that falls. */
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
@@ -29,7 +29,8 @@ static dp_status_t check_bits(rank_t *rank, dp_pipeline_t *p)
         }
     }
     for (int k = 0; k < 3 && status >= 0; k++)
-        status = rank_step(p, rank->argument == k, &loss); /* argument 1: a forward-only step in between */
+        /* argument 1: a forward-only step in between */
+        status = rank_step(p, rank->argument == k, &loss);
     for (int m = 0; m < M; m++)
         due += reference.losses[m];
     if (status >= 0 && memcmp(&loss, &due, sizeof(due)) != 0)
@@ -363,7 +364,8 @@ START_TEST(every_mistake_is_named)
 }
 END_TEST
 
-/* Unguarded, a mistake says nothing (here: y half written); guarded or not, what is right gives the same loss. */
+/* Unguarded, a mistake says nothing (here: y half written); guarded or not, what is right gives the
+ * same loss. */
 START_TEST(without_a_guard_nothing_is_said)
 {
     leaky_rank_t guarded[2], plain[2], wrong[2];

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_moe_block.c: layers from the names of plugins, trained in pipelines: the auxiliary loss that a step returns is
- * that of a reference in double, with one set of bits for all schedules; what cannot be is refused. Attention's output
- * weights are zero, so that a layer is its mixture of experts. */
+ * test_moe_block.c: layers from the names of plugins, trained in pipelines: the auxiliary loss that
+ * a step returns is that of a reference in double, with one set of bits for all schedules; what
+ * cannot be is refused. Attention's output weights are zero, so that a layer is its mixture of
+ * experts. */
 #include "conform/reference.h"
 #include "tests/support/suite.h"
 
@@ -433,7 +434,8 @@ START_TEST(what_cannot_be_is_refused)
     refuse(&options, "top_k");
     config = moe;
     snprintf(heads_only, sizeof(heads_only), "%s/mock_attention_faults.so", getenv("DP_TEST_MOCKS"));
-    options.attention = heads_only; /* would take these heads and train them, and never see kv_rank */
+    /* would take these heads and train them, and never see kv_rank */
+    options.attention = heads_only;
     latent.kv_rank = 4;
     latent.rope_dim = 2;
     options.attention_config = &latent;

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_moe_lanes.c: moe_cpu on the lanes of device_cpu and the exchanges of comm_shm, ranks as threads. F&B pairs run
- * with nothing but events between the calls of one micro-batch, so that the lanes overlap; the bits are those of one
- * rank that does everything at once in the caller. */
+ * test_moe_lanes.c: moe_cpu on the lanes of device_cpu and the exchanges of comm_shm, ranks as
+ * threads. F&B pairs run with nothing but events between the calls of one micro-batch, so that the
+ * lanes overlap; the bits are those of one rank that does everything at once in the caller. */
 #include "tests/support/moe_block.h"
 #include "tests/support/suite.h"
 
@@ -93,7 +93,8 @@ static void rank_close(rank_t *r)
     r->device_vt->close(r->device);
 }
 
-/* The call waits for the one before it of the same micro-batch, on whatever lane that was; for nothing else. */
+/* The call waits for the one before it of the same micro-batch, on whatever lane that was; for
+ * nothing else. */
 static void step(rank_t *r, pass_t *p, step_t s)
 {
     dp_stream_t *lane = r->block.lanes[block_travels(s)];

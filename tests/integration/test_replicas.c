@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_replicas.c: replicas of experts over groups of threads with device_cpu and comm_shm: after a move each has what
- * belongs to its new expert and nothing else was sent; sums are those that a loop over replicas finds, to the bit. */
+ * test_replicas.c: replicas of experts over groups of threads with device_cpu and comm_shm: after a
+ * move each has what belongs to its new expert and nothing else was sent; sums are those that a
+ * loop over replicas finds, to the bit. */
 #include "stage/replicas.h"
 #include "tests/support/suite.h"
 
@@ -171,7 +172,9 @@ static void expect_memory(const rank_t *r, const dp_replica_memory_t *m, int whi
 static void move_about(rank_t *r)
 {
     static const size_t sizes[MEMORIES] = {24, 1,
-                                           150001}; /* less than a row of the exchange; several pieces and a rest */
+                                           /* less than a row of the exchange; several pieces and a
+                                            * rest */
+                                           150001};
     const job_t *job = r->job;
     const int32_t local = (int32_t)job->replicas / job->ranks, first = r->number * local;
     int32_t placement[2][REPLICAS_MOST];
@@ -368,8 +371,8 @@ END_TEST
 
 /* ---- layers ---- */
 
-/* Blocks that are nothing but lists: attention with one parameter, MoE with a router and two replicas of two
-   tensors. */
+/* Blocks that are nothing but lists: attention with one parameter, MoE with a router and two
+ * replicas of two tensors. */
 struct dp_attention {
     int nothing;
 };

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace_facts.c FILE RANKS: is a trace what Perfetto reads without a warning? Every event has what its phase calls for,
- * slices of one thread nest or follow each other, every arrow has both ends, each of them inside a slice, and every
- * process and thread has a name. Exit status 0, or 1 with what is wrong; 77 without jansson. */
+ * trace_facts.c FILE RANKS: is a trace what Perfetto reads without a warning? Every event has what
+ * its phase calls for, slices of one thread nest or follow each other, every arrow has both ends,
+ * each of them inside a slice, and every process and thread has a name. Exit status 0, or 1 with
+ * what is wrong; 77 without jansson. */
 #include "config.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fault.h: MOCK_FAULT names the one fault that a plugin out of examples/plugin_template is to have; the faults are
- * written into copies of the templates by *_faults.sed. */
+ * fault.h: MOCK_FAULT names the one fault that a plugin out of examples/plugin_template is to have;
+ * the faults are written into copies of the templates by *_faults.sed. */
 #ifndef MOCK_FAULT_H
 #define MOCK_FAULT_H
 

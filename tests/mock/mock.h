@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock.h: a plugin that is right in everything, but for what the file that includes it defines otherwise. */
+ * mock.h: a plugin that is right in everything, but for what the file that includes it defines
+ * otherwise. */
 #include <dualpipe/plugin.h>
 #include <stdlib.h>
 #include <string.h>

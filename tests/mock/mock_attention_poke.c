@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_attention_poke.c: attention_cpu with one number changed, to see who notices. MOCK_REAL: the file of
- * attention_cpu. MOCK_POKE=serial: in every instance but the first of this process (the serial run of --verify) the
- * first output is off by about 1e-6. MOCK_POKE=nan:RANK:STEP: on that rank it is not a number from that step on. */
+ * mock_attention_poke.c: attention_cpu with one number changed, to see who notices. MOCK_REAL: the
+ * file of attention_cpu. MOCK_POKE=serial: in every instance but the first of this process (the
+ * serial run of --verify) the first output is off by about 1e-6. MOCK_POKE=nan:RANK:STEP: on that
+ * rank it is not a number from that step on. */
 #include <dualpipe/attention.h>
 
 #include <dlfcn.h>

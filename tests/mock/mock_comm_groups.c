@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_comm_groups.c: a backend that completes transfers in matched groups only, on top of comm_shm, for ranks as
- * threads and as processes.
+ * mock_comm_groups.c: a backend that completes transfers in matched groups only, on top of
+ * comm_shm, for ranks as threads and as processes.
  *
- * A receive that has come to its place on the stream says so in a message to the sender; a send waits for that before
- * it moves a byte, and a receive ends with its message. Between two ranks the n-th send meets the n-th receive,
- * whatever their channels: who they were is compared, as a transport without tags could not. */
+ * A receive that has come to its place on the stream says so in a message to the sender; a send
+ * waits for that before it moves a byte, and a receive ends with its message. Between two ranks the
+ * n-th send meets the n-th receive, whatever their channels: who they were is compared, as a
+ * transport without tags could not. */
 #include <dualpipe/comm.h>
 
 #include <dlfcn.h>
@@ -15,7 +16,8 @@
 #include <string.h>
 
 #ifndef FAR
-#define FAR 0 /* 1: says that it reaches other hosts, which are what DUALPIPE_DEBUG=hosts takes for them */
+/* 1: says that it reaches other hosts, which are what DUALPIPE_DEBUG=hosts takes for them */
+#define FAR 0
 #endif
 #define NOTICES 16 /* receives of one peer that have been announced and not met */
 #define MEMBERS 16 /* of one group */

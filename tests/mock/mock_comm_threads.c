@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_comm_threads.c: a second comm backend for tests, for ranks as threads of one process, in plain memory. It keeps
- * the whole contract of dp.comm/1, as a one-sided backend or, with MATCHED defined (mock_comm_matched), as one that
- * completes transfers in matched bundles.
+ * mock_comm_threads.c: a second comm backend for tests, for ranks as threads of one process, in
+ * plain memory. It keeps the whole contract of dp.comm/1, as a one-sided backend or, with MATCHED
+ * defined (mock_comm_matched), as one that completes transfers in matched bundles.
  *
- * DP_TEST_FAULT=name seeds it with one fault, at the places that say IF("name"): a contract suite has to catch each. */
+ * DP_TEST_FAULT=name seeds it with one fault, at the places that say IF("name"): a contract suite
+ * has to catch each. */
 #include <dualpipe/comm.h>
 
 #include <fcntl.h>
@@ -458,8 +459,8 @@ static char *slot_of(const wire_t *w, uint32_t number)
     return w->data + (number % config->slots) * ((config->slot_bytes + 15) / 16 * 16);
 }
 
-/* How far the receiver has come for message `number` to have a slot: in matched bundles it is in its receive, else the
- * slot was released. */
+/* How far the receiver has come for message `number` to have a slot: in matched bundles it is in
+ * its receive, else the slot was released. */
 static uint32_t credit_for(const transfer_t *t)
 {
     uint32_t slots = t->end->wire->config[0].slots;
@@ -984,7 +985,8 @@ static const void *get_interface(const char *id)
         if (MATCHED) {
             table.bundle_begin = IF("bundle_begin_is_missing") ? NULL : threads_bundle_begin;
             table.bundle_end = threads_bundle_end;
-            table.reduce_scatter = threads_reduce_scatter; /* of the other kind the engine has them made */
+            /* of the other kind the engine has them made */
+            table.reduce_scatter = threads_reduce_scatter;
             table.all_gather = threads_all_gather;
         }
         if (IF("a_function_is_missing"))

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_failing_device.h: how a test tells the failing device when to fail, and what its clock does. */
+ * mock_failing_device.h: how a test tells the failing device when to fail, and what its clock
+ * does. */
 #ifndef DP_TESTS_MOCK_FAILING_DEVICE_H
 #define DP_TESTS_MOCK_FAILING_DEVICE_H
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_late.c: a descriptor of another major that only code fills in: the file says nothing of it. */
+ * mock_late.c: a descriptor of another major that only code fills in: the file says nothing of
+ * it. */
 #include <dualpipe/plugin.h>
 
 static const void *get_interface(const char *id)

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS and DP_MOE_CAP_EP, as a plugin would be that knows nothing of
- * them. MOCK_REAL: the file of moe_cpu. */
+ * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS and DP_MOE_CAP_EP, as a plugin would be
+ * that knows nothing of them. MOCK_REAL: the file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include <dlfcn.h>

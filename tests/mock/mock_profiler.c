@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_profiler.c: a profiler that saw two kernels of each operation, at times made of the operation's number: from
- * 10^9 * (1 + step) + 1000 * span on, for 10 ns, and 30 ns later for 10 ns. Notices ranges that do not pair. */
+ * mock_profiler.c: a profiler that saw two kernels of each operation, at times made of the
+ * operation's number: from 10^9 * (1 + step) + 1000 * span on, for 10 ns, and 30 ns later for 10
+ * ns. Notices ranges that do not pair. */
 #include <dualpipe/profiler.h>
 
 #include <string.h>

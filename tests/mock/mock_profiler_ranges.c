@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_profiler_ranges.c: a profiler that keeps the contract of dp.profiler/1 where nothing can be seen: each range
- * counts as one activity, from its end on. DP_TEST_FAULT=name seeds one fault, at the places that say IF("name"). */
+ * mock_profiler_ranges.c: a profiler that keeps the contract of dp.profiler/1 where nothing can be
+ * seen: each range counts as one activity, from its end on. DP_TEST_FAULT=name seeds one fault, at
+ * the places that say IF("name"). */
 #include <dualpipe/profiler.h>
 
 #include <stdlib.h>

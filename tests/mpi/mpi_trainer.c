@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mpi_trainer.c: a trainer that knows MPI itself. Joins the job, sums over comm_mpi and says how it went.
+ * mpi_trainer.c: a trainer that knows MPI itself. Joins the job, sums over comm_mpi and says how it
+ * went.
  *   mpi_trainer multiple    starts MPI before, uses it afterwards and ends it
  *   mpi_trainer funneled    starts it with too little a thread level
  *   mpi_trainer finalized   has ended it before

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_rig.h: the least an attention plugin needs to run: a host, and a device whose launches run at
- * once. */
+ * attention_rig.h: the least an attention plugin needs to run: a host, and a device whose launches
+ * run at once. */
 #ifndef ATTENTION_RIG_H
 #define ATTENTION_RIG_H
 
@@ -109,8 +109,8 @@ static inline const char *rig_last_error(const dp_host_t *h)
     return ((rig_t *)h->impl)->message;
 }
 
-/* A stream of the rig is the rig itself. The argument is copied, as streams do, so that nobody can rely on
- * the caller's. */
+/* A stream of the rig is the rig itself. The argument is copied, as streams do, so that nobody can
+ * rely on the caller's. */
 static inline dp_status_t rig_launch(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
 {
     rig_t *rig = (rig_t *)s;

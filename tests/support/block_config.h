@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * block_config.h: a block's configuration and the shape that it points to as one value, to be copied and changed. */
+ * block_config.h: a block's configuration and the shape that it points to as one value, to be
+ * copied and changed. */
 #ifndef DP_TESTS_BLOCK_CONFIG_H
 #define DP_TESTS_BLOCK_CONFIG_H
 

@@ -34,7 +34,8 @@ static inline bool braided_may(const dp_pass_t *p, int pass, int weight, int (*d
     return true;
 }
 
-/* Letters for n passes of `segments` each; the larger `loose`, the further do late passes run ahead. */
+/* Letters for n passes of `segments` each; the larger `loose`, the further do late passes run
+ * ahead. */
 static inline void braided_letters(const dp_pass_t *p, int n, int segments, unsigned loose, unsigned *seed, char *out)
 {
     int done[DP_BRAID_PASSES][2] = {{0}};
@@ -56,7 +57,8 @@ static inline void braided_letters(const dp_pass_t *p, int n, int segments, unsi
     *out = '\0';
 }
 
-/* A copy of a schedule in which runs of up to `most` operations are braids; every stage has `segments`. */
+/* A copy of a schedule in which runs of up to `most` operations are braids; every stage has
+ * `segments`. */
 static inline dp_schedule_t *braided(const dp_schedule_t *from, int most, int segments, unsigned loose, unsigned seed)
 {
     int64_t counts[64];

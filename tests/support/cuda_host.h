@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cuda_host.h: the least host that a CUDA plugin's code needs: messages kept, allocations counted and made to fail. */
+ * cuda_host.h: the least host that a CUDA plugin's code needs: messages kept, allocations counted
+ * and made to fail. */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * eplb_case.c: the recorded placements in tests/data/eplb (its README has the format), read without any code
- * of the library, and a planner for tests: workspace and arrays of the right size. */
+ * eplb_case.c: the recorded placements in tests/data/eplb (its README has the format), read without
+ * any code of the library, and a planner for tests: workspace and arrays of the right size. */
 #include "eplb_case.h"
 
 static void eplb_word(FILE *file, const char *expected)
@@ -105,7 +105,8 @@ void eplb_desk_open(const dp_eplb_shape_t *shape, eplb_desk_t *desk)
 
     ck_assert_msg(dp_eplb_workspace_bytes(shape, &desk->bytes) == DP_OK, "%s", dp_last_error());
     desk->workspace = malloc(desk->bytes);
-    memset(desk->workspace, 0xa5, desk->bytes); /* a workspace is not cleared by those who bring it */
+    /* a workspace is not cleared by those who bring it */
+    memset(desk->workspace, 0xa5, desk->bytes);
     desk->placement = (dp_eplb_placement_t){
         .struct_size = sizeof(desk->placement),
         .physical_to_logical = malloc(layers * (size_t)shape->replicas * sizeof(int32_t)),

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * eplb_case.h: the recorded placements in tests/data/eplb (its README has the format), read without any code
- * of the library, and a planner for tests: workspace and arrays of the right size. */
+ * eplb_case.h: the recorded placements in tests/data/eplb (its README has the format), read without
+ * any code of the library, and a planner for tests: workspace and arrays of the right size. */
 #ifndef TESTS_EPLB_CASE_H
 #define TESTS_EPLB_CASE_H
 
@@ -19,7 +19,8 @@ typedef struct eplb_case {
     char policy[32];
     int maxcnt, tie_phy2log, tie_logcnt, tie_set, tie_order, max_last, f64_differs, stable_differs;
     float *weights;
-    int32_t *phy2log, *logcnt, *log2phy; /* log2phy [layers, experts, maxcnt], -1 padded as the reference does */
+    /* log2phy [layers, experts, maxcnt], -1 padded as the reference does */
+    int32_t *phy2log, *logcnt, *log2phy;
     double *maxload;
 } eplb_case_t;
 
@@ -51,8 +52,8 @@ void eplb_read(const char *kind, const char *name, eplb_case_t *c);
 
 void eplb_case_clear(eplb_case_t *c);
 
-/* Workspace and arrays for a shape. The arrays end where they should: tools that watch memory see one value
- * too many. */
+/* Workspace and arrays for a shape. The arrays end where they should: tools that watch memory see
+ * one value too many. */
 typedef struct eplb_desk {
     dp_eplb_placement_t placement;
     void *workspace;
@@ -70,7 +71,8 @@ static inline dp_status_t eplb_rebalance(const dp_eplb_shape_t *shape, const dp_
     return dp_eplb_rebalance(shape, options, weights, &desk->placement, desk->workspace, desk->bytes);
 }
 
-/* The fullest GPU of a layer, computed here: slots of GPUs in order, the first GPUs have one more. */
+/* The fullest GPU of a layer, computed here: slots of GPUs in order, the first GPUs have one
+ * more. */
 double eplb_peak(const dp_eplb_shape_t *shape, const float *weights, const int32_t *slots);
 
 /* Everything that must hold of any placement, whatever made it. */

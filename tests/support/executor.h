@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * executor.h: runs a program as ranks would, with random timing, and looks at the data that move. It shares
- * no code with the library: a second opinion on what verify accepts.
+ * executor.h: runs a program as ranks would, with random timing, and looks at the data that move.
+ * It shares no code with the library: a second opinion on what verify accepts.
  *
- * Data are labels: an activation or gradient is (op, path, stage, micro-batch). Every operation checks the
- * labels it reads. */
+ * Data are labels: an activation or gradient is (op, path, stage, micro-batch). Every operation
+ * checks the labels it reads. */
 #ifndef TESTS_EXECUTOR_H
 #define TESTS_EXECUTOR_H
 
@@ -17,8 +17,9 @@
 typedef enum {
     EX_CREDITS, /* K slots per channel, sends in line with computing */
     EX_BUNDLES, /* untagged rendezvous in bundles, one after the other, beside computing */
-    EX_STRICT   /* untagged rendezvous, one instruction after the other: a transfer needs both ranks at it, a sum of
-                   mirrors too */
+    /* untagged rendezvous, one instruction after the other: a transfer needs both ranks at it, a
+     * sum of mirrors too */
+    EX_STRICT
 } ex_mode_t;
 
 typedef struct {
@@ -52,8 +53,9 @@ typedef struct {
     int mbs, most_slots;
     ex_channel_t *channel;
     ex_rank_t *rank;
-    int *pair_sends, *pair_recvs; /* bundles: [ranks * ranks * limit] instruction numbers posted, in order */
-    int *nsends, *nrecvs;         /* [ranks * ranks] */
+    /* bundles: [ranks * ranks * limit] instruction numbers posted, in order */
+    int *pair_sends, *pair_recvs;
+    int *nsends, *nrecvs; /* [ranks * ranks] */
     int limit;
     bool wrong; /* data or order went wrong: the program is bad whatever comes */
 } ex_t;
@@ -218,7 +220,8 @@ static inline bool ex_names_another(const ex_t *x, int r, const dp_instr_t *i)
            (recv->op == DP_OP_F) != (i->op == DP_OP_F) || x->p->channels[recv->channel].src_chunk != from_chunk;
 }
 
-/* 0: has to wait. What it will read is there, what it needs of its own rank was made, its slot is its own. */
+/* 0: has to wait. What it will read is there, what it needs of its own rank was made, its slot is
+ * its own. */
 static inline int ex_start(ex_t *x, int r, const dp_instr_t *i)
 {
     int from_rank, from_chunk, wanted;
@@ -415,7 +418,8 @@ static inline bool ex_strict_step(ex_t *x, int r)
 
 /* ---- bundles ---- */
 
-/* The host enqueues everything in the order of the list: a send must stand behind what makes its data. */
+/* The host enqueues everything in the order of the list: a send must stand behind what makes its
+ * data. */
 static inline void ex_enqueue(ex_t *x, int r)
 {
     char *made = calloc((size_t)(x->p->chunks * x->mbs), 1);

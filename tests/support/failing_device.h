@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * failing_device.h: calls of which one fails, and a device of such calls whose work is done at once. */
+ * failing_device.h: calls of which one fails, and a device of such calls whose work is done at
+ * once. */
 #ifndef DP_TESTS_FAILING_DEVICE_H
 #define DP_TESTS_FAILING_DEVICE_H
 
@@ -21,8 +22,8 @@ static inline dp_status_t called(void)
     return due >= 0 && due-- == 0 ? dp_fail(DP_ERR_PEER, "call %d fails", ncalls) : DP_OK;
 }
 
-/* Runs `what` until none of its calls fails any more; behind: calls that may still follow the one that fails. Returns
- * how many it makes. */
+/* Runs `what` until none of its calls fails any more; behind: calls that may still follow the one
+ * that fails. Returns how many it makes. */
 static inline int fail_each(dp_status_t (*what)(void *arg), void *arg, int behind)
 {
     for (int k = 0;; k++) {

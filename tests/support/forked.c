@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * forked.c: ranks as forked processes of a test: each runs a body and tells the test how it went, by a deadline.
- * Afterwards nothing may be left: no process, no descriptor. */
+ * forked.c: ranks as forked processes of a test: each runs a body and tells the test how it went,
+ * by a deadline. Afterwards nothing may be left: no process, no descriptor. */
 #include "forked.h"
 
 int64_t forked_now_ns(void)

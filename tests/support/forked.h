@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * forked.h: ranks as forked processes of a test: each runs a body and tells the test how it went, by a deadline.
- * Afterwards nothing may be left: no process, no descriptor. */
+ * forked.h: ranks as forked processes of a test: each runs a body and tells the test how it went,
+ * by a deadline. Afterwards nothing may be left: no process, no descriptor. */
 #ifndef DP_TESTS_FORKED_H
 #define DP_TESTS_FORKED_H
 
@@ -71,7 +71,8 @@ void forked_launch(const char *key, int number);
 /* The socket that forked_start has handed to rank 0. */
 int forked_listener(void);
 
-/* A job without processes yet. Rank 0 will find a socket that listens already: no two tests meet at a port. */
+/* A job without processes yet. Rank 0 will find a socket that listens already: no two tests meet at
+ * a port. */
 void forked_begin(forked_job_t *job, int32_t size);
 
 /* Starts one process as rank `rank`. */

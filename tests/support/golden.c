@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * golden.c: the recorded schedules in tests/data/schedules, read without any code of the library. */
+ * golden.c: the recorded schedules in tests/data/schedules, read without any code of the
+ * library. */
 #include "golden.h"
 
 static const char *golden_dir(void)

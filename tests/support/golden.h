@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * golden.h: the recorded schedules in tests/data/schedules, read without any code of the library. */
+ * golden.h: the recorded schedules in tests/data/schedules, read without any code of the
+ * library. */
 #ifndef TESTS_GOLDEN_H
 #define TESTS_GOLDEN_H
 

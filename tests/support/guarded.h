@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * guarded.h: memory between two walls of known bytes, filled with NaN to begin with: a write past an end is seen by
- * guarded_check(), a read of what was never written shows in the results. */
+ * guarded.h: memory between two walls of known bytes, filled with NaN to begin with: a write past
+ * an end is seen by guarded_check(), a read of what was never written shows in the results. */
 #ifndef DP_TESTS_GUARDED_H
 #define DP_TESTS_GUARDED_H
 

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * inline.h: a device that does its work at once, in the caller, and a comm whose ranks are threads of this process and
- * which offers exchanges alone. Small enough to be right by reading; for tests and benches of blocks. */
+ * inline.h: a device that does its work at once, in the caller, and a comm whose ranks are threads
+ * of this process and which offers exchanges alone. Small enough to be right by reading; for tests
+ * and benches of blocks. */
 #ifndef DP_TESTS_INLINE_H
 #define DP_TESTS_INLINE_H
 
@@ -62,8 +63,10 @@ typedef struct inline_group {
         int32_t rank, nranks;
         dp_exchange_t *exchanges[INLINE_EXCHANGES];
         int32_t opened;
-        dp_status_t refuse;                              /* what exchange() and exchange_open() answer unless DP_OK */
-        void (*tamper)(dp_exchange_t *e, int32_t round); /* sees what arrived before the receiver does; round: of all */
+        /* what exchange() and exchange_open() answer unless DP_OK */
+        dp_status_t refuse;
+        /* sees what arrived before the receiver does; round: of all */
+        void (*tamper)(dp_exchange_t *e, int32_t round);
         int32_t rounds;
     } comms[INLINE_RANKS];
 } inline_group_t;
@@ -94,7 +97,8 @@ static inline dp_status_t inline_exchange_open(dp_comm_t *comm, const dp_exchang
         return DP_ERR_NOMEM;
     e->comm = comm;
     e->config = *config;
-    e->rows = malloc((size_t)comm->nranks * inline_pair_bytes(e) + config->row_bytes); /* one more for tampering */
+    /* one more for tampering */
+    e->rows = malloc((size_t)comm->nranks * inline_pair_bytes(e) + config->row_bytes);
     if (e->rows == NULL) {
         free(e);
         return DP_ERR_NOMEM;

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_block.h: a MoE plugin under test: one rank's instance, and micro-batches in guarded memory whose calls are made
- * one by one. Each call gets only the pointers that moe.h grants it. On the inline device scratch is poisoned before
- * each call, and what moe.h says is no longer needed after it. */
+ * moe_block.h: a MoE plugin under test: one rank's instance, and micro-batches in guarded memory
+ * whose calls are made one by one. Each call gets only the pointers that moe.h grants it. On the
+ * inline device scratch is poisoned before each call, and what moe.h says is no longer needed after
+ * it. */
 #ifndef DP_TESTS_MOE_BLOCK_H
 #define DP_TESTS_MOE_BLOCK_H
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * oom.c: an allocator for tests that counts what is alive and fails when told to: call k once, or every call from k on.
+ * oom.c: an allocator for tests that counts what is alive and fails when told to: call k once, or
+ * every call from k on.
  *
  *     oom_install();
  *     for (k = 0; ; k++) {
@@ -15,7 +16,8 @@
  *     }
  *     oom_uninstall();
  *
- * Blocks carry a head that release() checks, so that a foreign or doubly released pointer ends the test. */
+ * Blocks carry a head that release() checks, so that a foreign or doubly released pointer ends the
+ * test. */
 #include "oom.h"
 
 #define OOM_MAGIC UINT64_C(0x6475616c70697065)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * oom.h: an allocator for tests that counts what is alive and fails when told to: call k once, or every call from k on.
+ * oom.h: an allocator for tests that counts what is alive and fails when told to: call k once, or
+ * every call from k on.
  *
  *     oom_install();
  *     for (k = 0; ; k++) {
@@ -15,7 +16,8 @@
  *     }
  *     oom_uninstall();
  *
- * Blocks carry a head that release() checks, so that a foreign or doubly released pointer ends the test. */
+ * Blocks carry a head that release() checks, so that a foreign or doubly released pointer ends the
+ * test. */
 #ifndef DP_TESTS_OOM_H
 #define DP_TESTS_OOM_H
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * raw_rank.c: either side of the handshake, step by step, so that a test can stop or lie anywhere in it. */
+ * raw_rank.c: either side of the handshake, step by step, so that a test can stop or lie anywhere
+ * in it. */
 #include "raw_rank.h"
 
 int raw_connect(int port)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * raw_rank.h: either side of the handshake, step by step, so that a test can stop or lie anywhere in it. */
+ * raw_rank.h: either side of the handshake, step by step, so that a test can stop or lie anywhere
+ * in it. */
 #ifndef DP_TESTS_RAW_RANK_H
 #define DP_TESTS_RAW_RANK_H
 

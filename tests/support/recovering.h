@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * recovering.h: a whole trainer of the small model that recovers from deaths, with momentum as the optimizer's state,
- * and a plan of who kills himself where. What it comes to lies in memory that the test shares: losses of all steps, and
- * all that ranks hold at the end, bit by bit. */
+ * recovering.h: a whole trainer of the small model that recovers from deaths, with momentum as the
+ * optimizer's state, and a plan of who kills himself where. What it comes to lies in memory that
+ * the test shares: losses of all steps, and all that ranks hold at the end, bit by bit. */
 #ifndef DP_TESTS_RECOVERING_H
 #define DP_TESTS_RECOVERING_H
 
@@ -17,9 +17,10 @@
 
 enum { R_RANKS = 4, R_MICROBATCHES = 8, R_STEPS = 5, R_DEATHS = 4 };
 
-/* Where a process ends. AT_KERNEL: in the n-th kernel of the step; SENDING: rank 0, when it has told n others that a
- * step counts; IN_SAVE: before the n-th change of files by the save behind the step. The last five are of a process
- * that comes in a dead one's place, or of one that lives while another does. */
+/* Where a process ends. AT_KERNEL: in the n-th kernel of the step; SENDING: rank 0, when it has
+ * told n others that a step counts; IN_SAVE: before the n-th change of files by the save behind the
+ * step. The last five are of a process that comes in a dead one's place, or of one that lives while
+ * another does. */
 typedef enum r_moment {
     R_AT_KERNEL,
     R_AFTER_STEP,
@@ -45,7 +46,8 @@ typedef struct r_setting {
     const char *method;
     int32_t dp;
     bool reads_checkpoint; /* begins anew where state was lost */
-    const char *saves;     /* a checkpoint behind each step, in this folder; goes on after the newest; NULL: none */
+    /* a checkpoint behind each step, in this folder; goes on after the newest; NULL: none */
+    const char *saves;
 } r_setting_t;
 
 typedef struct r_shared {
@@ -54,7 +56,8 @@ typedef struct r_shared {
     int32_t n;
     volatile int32_t lives[R_RANKS], died;
     volatile int32_t lost[R_RANKS];
-    volatile int64_t died_ns, back_ns[R_RANKS]; /* when somebody died last; when a rank was ready again */
+    /* when somebody died last; when a rank was ready again */
+    volatile int64_t died_ns, back_ns[R_RANKS];
     double losses[R_RANKS][R_STEPS];
     uint64_t digest[R_RANKS];
 } r_shared_t;

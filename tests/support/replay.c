@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * replay.c: runs a schedule on paper: every operation starts when its rank is free and its inputs exist.
- * Transfers take no time. Shares no code with the library. */
+ * replay.c: runs a schedule on paper: every operation starts when its rank is free and its inputs
+ * exist. Transfers take no time. Shares no code with the library. */
 #include "replay.h"
 
 static double replay_duration(const replay_cost_t *c, int kind)

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * replay.h: runs a schedule on paper: every operation starts when its rank is free and its inputs exist.
- * Transfers take no time. Shares no code with the library. */
+ * replay.h: runs a schedule on paper: every operation starts when its rank is free and its inputs
+ * exist. Transfers take no time. Shares no code with the library. */
 #ifndef TESTS_REPLAY_H
 #define TESTS_REPLAY_H
 

@@ -1,17 +1,20 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * residual_model.h: a small model in double that touches everything an engine can get wrong: layers of four segments on
- * two lanes, residual inputs, saved and work memory, weights in two of the segments, and a serial run to compare with.
+ * residual_model.h: a small model in double that touches everything an engine can get wrong: layers
+ * of four segments on two lanes, residual inputs, saved and work memory, weights in two of the
+ * segments, and a serial run to compare with.
  *
  *   attention  a = x W1            dispatch  b = tanh(a)
- *   mlp        c = b W2            combine   y = x + c;  at the very end loss = 1/2 sum (y - target)^2
+ *   mlp        c = b W2 combine y = x + c; at the very end loss = 1/2 sum (y - target)^2
  * and each layer an auxiliary loss of a, which is only counted.
  *
- * The first segment of a pass spoils all memory that is the pass's own from there on, and every segment checks that its
- * scratch is left alone: an order that the engine forgot to keep shows as wrong numbers (and as a race under tsan).
+ * The first segment of a pass spoils all memory that is the pass's own from there on, and every
+ * segment checks that its scratch is left alone: an order that the engine forgot to keep shows as
+ * wrong numbers (and as a race under tsan).
  *
- * With `recompute` a layer keeps x, b and y alone; attention makes a once more, mlp a copy of b, and the gradients that
- * the weights need lie with those. Whoever uses the backward buffer last spoils it. */
+ * With `recompute` a layer keeps x, b and y alone; attention makes a once more, mlp a copy of b,
+ * and the gradients that the weights need lie with those. Whoever uses the backward buffer last
+ * spoils it. */
 #ifndef DP_TESTS_RESIDUAL_MODEL_H
 #define DP_TESTS_RESIDUAL_MODEL_H
 
@@ -384,8 +387,8 @@ typedef struct residual_reference {
     double aux[LAYERS][2]; /* per half */
 } residual_reference_t;
 
-/* All micro-batches of one replica, one after the other, no engine anywhere; the last m - first_half of them are summed
- * in the second accumulator. */
+/* All micro-batches of one replica, one after the other, no engine anywhere; the last m -
+ * first_half of them are summed in the second accumulator. */
 static inline void residual_reference_of(residual_reference_t *ref, unsigned replica, int m, int first_half,
                                          double loss_scale)
 {

@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * small_gpt.h: a small model of the shape of GPT-2, in double: token and position embedding, layers of attention and
- * MLP behind layer norms, a last layer norm, and a head whose matrix is the token embedding. Layers 0 and 3 share the
- * first matrix of their MLP as well, so that a tie may also lie between neighbours or within a stage. The same
- * functions are the segments of a pipeline and of a serial run without one. */
+ * small_gpt.h: a small model of the shape of GPT-2, in double: token and position embedding, layers
+ * of attention and MLP behind layer norms, a last layer norm, and a head whose matrix is the token
+ * embedding. Layers 0 and 3 share the first matrix of their MLP as well, so that a tie may also lie
+ * between neighbours or within a stage. The same functions are the segments of a pipeline and of a
+ * serial run without one. */
 #ifndef DP_TESTS_SMALL_GPT_H
 #define DP_TESTS_SMALL_GPT_H
 
@@ -290,7 +291,8 @@ static void gpt_head(dp_op_kind_t pass, const gpt_call_t *c)
     if (pass == DP_OP_F) {
         gpt_norm_forward(c->x, c->w, &s->norm1, s->n1);
         gpt_multiply_transposed(s->n1, wte, GPT_T, GPT_D, GPT_V, s->logits);
-        for (int t = 0; t < GPT_T; t++) { /* logits become probabilities, less 1 where the target is */
+        /* logits become probabilities, less 1 where the target is */
+        for (int t = 0; t < GPT_T; t++) {
             double *row = s->logits + t * GPT_V, sum = 0;
 
             for (int v = 0; v < GPT_V; v++)
@@ -410,8 +412,8 @@ static void gpt_serial(const gpt_values_t *w, unsigned step, unsigned replica, i
     }
 }
 
-/* What `rounds` steps of all replicas from `step` on leave: half 0 + half 1, the two ends, the replicas in rank order.
- * losses: [replicas][rounds][m] */
+/* What `rounds` steps of all replicas from `step` on leave: half 0 + half 1, the two ends, the
+ * replicas in rank order. losses: [replicas][rounds][m] */
 static void gpt_serial_steps(const gpt_values_t *w, int step, int rounds, int replicas, int m, gpt_values_t *grads,
                              double *losses)
 {
@@ -482,8 +484,8 @@ static dp_status_t gpt_run_w(void *self, const dp_segment_call_t *call)
     return gpt_run(DP_OP_W, self, call);
 }
 
-/* Layers are divided evenly; embedding and head go with the first and the last. change: NULL, or spoils the copy of a
- * part's parameters. */
+/* Layers are divided evenly; embedding and head go with the first and the last. change: NULL, or
+ * spoils the copy of a part's parameters. */
 static dp_status_t gpt_stage(int32_t stage, int32_t stages, void (*change)(int part, dp_param_t *list),
                              dp_stage_t **stage_out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * thread_ranks.h: a small job of ranks that are threads of the test: each opens a pipeline of the residual model, does
- * what the test wants with it, closes it, and says what became of it. */
+ * thread_ranks.h: a small job of ranks that are threads of the test: each opens a pipeline of the
+ * residual model, does what the test wants with it, closes it, and says what became of it. */
 #ifndef DP_TESTS_THREAD_RANKS_H
 #define DP_TESTS_THREAD_RANKS_H
 
@@ -16,8 +16,10 @@ typedef struct rank rank_t;
 struct rank {
     dp_pipeline_options_t options;
     residual_part_t part;
-    dp_status_t (*build)(rank_t *rank, int32_t stage, int32_t stages, dp_stage_t **stage_out); /* NULL: the model's */
-    dp_status_t (*use)(rank_t *rank, dp_pipeline_t *p);                                        /* NULL: nothing */
+    /* NULL: the model's */
+    dp_status_t (*build)(rank_t *rank, int32_t stage, int32_t stages, dp_stage_t **stage_out);
+    /* NULL: nothing */
+    dp_status_t (*use)(rank_t *rank, dp_pipeline_t *p);
     int argument;
     /* results */
     dp_status_t status; /* of open, else of use */

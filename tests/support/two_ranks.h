@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * two_ranks.h: rank 0 and other ranks of a job as plain data, without threads, listeners and clocks: what one side has
- * to send is carried to the other by hand, so that a test can look at it or spoil it. */
+ * two_ranks.h: rank 0 and other ranks of a job as plain data, without threads, listeners and
+ * clocks: what one side has to send is carried to the other by hand, so that a test can look at it
+ * or spoil it. */
 #ifndef DP_TESTS_TWO_RANKS_H
 #define DP_TESTS_TWO_RANKS_H
 
@@ -63,7 +64,8 @@ static inline void two_close(dp__process_t *p)
     dp__process_free(p);
 }
 
-/* A connection between both, at the moment at which rank 0 has taken it in and the other has said hello. */
+/* A connection between both, at the moment at which rank 0 has taken it in and the other has said
+ * hello. */
 static inline void two_connect(dp__process_t *hub, dp__process_t *spoke, dp__connection_t **at_hub_out,
                                dp__connection_t **at_spoke_out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_attention_cpu.c: what attention_cpu does beyond the contract (test_conform_attention): its tiles of 64 queries
- * and 256 keys, numbers at the edges of a type, memory as its README says, what it refuses and how it says so, its
- * BLAS. */
+ * test_attention_cpu.c: what attention_cpu does beyond the contract (test_conform_attention): its
+ * tiles of 64 queries and 256 keys, numbers at the edges of a type, memory as its README says, what
+ * it refuses and how it says so, its BLAS. */
 #include "conform/kernel.h"
 
 #include <dlfcn.h>
@@ -130,7 +130,8 @@ static bool output_is_near(pass_t *p, size_t from, double tolerance)
     return near;
 }
 
-/* Logits around 1e4: a logit's own rounding, 1e4 * 2^-53, is what the double result may be off by. */
+/* Logits around 1e4: a logit's own rounding, 1e4 * 2^-53, is what the double result may be off
+ * by. */
 static void large_logits_equal_the_formula(conform_t *t)
 {
     lab_t lab = {0};
@@ -144,8 +145,9 @@ static void large_logits_equal_the_formula(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* All tokens are the same, so that all values are: whatever the logits, probabilities that add up to 1 make y of one
- * value, and the gradient of wv does not depend on them. Rotations make the logits differ. */
+/* All tokens are the same, so that all values are: whatever the logits, probabilities that add up
+ * to 1 make y of one value, and the gradient of wv does not depend on them. Rotations make the
+ * logits differ. */
 static void probabilities_add_up_at_any_logits(conform_t *t)
 {
     static const double scales[] = {1e-20, 1, 1e3, 1e6};
@@ -185,7 +187,8 @@ static void probabilities_add_up_at_any_logits(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* RMSNorm takes the size out of x: its squares may leave the range of float. Below sqrt(eps) the norm fades out. */
+/* RMSNorm takes the size out of x: its squares may leave the range of float. Below sqrt(eps) the
+ * norm fades out. */
 static void size_of_activations_does_not_matter(conform_t *t)
 {
     static const double sizes[] = {1, 1e-15, 1e15, 1e30};
@@ -323,7 +326,8 @@ static void saved_is_as_small_as_documented(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* The same of latent attention. Two sequences: what the keys have in common is summed for each by itself. */
+/* The same of latent attention. Two sequences: what the keys have in common is summed for each by
+ * itself. */
 static void saved_of_latents_is_as_small_as_documented(conform_t *t)
 {
     lab_t lab = {0};

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_attention_exp.c: the exp of attention_cpu, in the type of REAL_BITS, against the C library's in
- * long double. */
+ * test_attention_exp.c: the exp of attention_cpu, in the type of REAL_BITS, against the C library's
+ * in long double. */
 #include "plugins/cpu/exp.h"
 
 #include <check.h>
@@ -25,7 +25,8 @@ START_TEST(within_documented_error)
 {
     const size_t points = 300000;
     const real_word_t lowest = {.value = EXP_LOWEST};
-    const real_bits_t zero = (real_bits_t)1 << (REAL_BITS - 1); /* -0, from which negative numbers count up */
+    /* -0, from which negative numbers count up */
+    const real_bits_t zero = (real_bits_t)1 << (REAL_BITS - 1);
     double worst = 0;
     real_t worst_at = 0;
 
@@ -41,7 +42,8 @@ START_TEST(within_documented_error)
         }
     }
     ck_assert_msg(worst <= documented_ulps, "exp(%a): error of %g units in the last place", (double)worst_at, worst);
-    ck_assert_double_gt(worst, 0.5); /* a sum of rounded terms cannot be perfect: the measure works */
+    /* a sum of rounded terms cannot be perfect: the measure works */
+    ck_assert_double_gt(worst, 0.5);
 }
 END_TEST
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_cuda_gemm.c: matrix products of the CUDA plugins on the fake cuBLASLt: layouts, types, and what a plan depends
- * on. Needs no GPU and no driver. */
+ * test_cuda_gemm.c: matrix products of the CUDA plugins on the fake cuBLASLt: layouts, types, and
+ * what a plan depends on. Needs no GPU and no driver. */
 #include "plugins/cuda/gemm.h"
 #include "tests/fake_cuda/cublaslt_fake.h"
 #include "tests/support/cuda_host.h"

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_cudnn_graph.c: cuDNN, where it is installed, knows attention_cudnn's graphs as flash attention. Needs no GPU:
- * cuDNN is told of one by description, and what it compiles is loaded by a driver that takes everything
- * (tests/fake_cuda/loading_driver.c). */
+ * test_cudnn_graph.c: cuDNN, where it is installed, knows attention_cudnn's graphs as flash
+ * attention. Needs no GPU: cuDNN is told of one by description, and what it compiles is loaded by a
+ * driver that takes everything (tests/fake_cuda/loading_driver.c). */
 #include "plugins/attention_cudnn/plan.h"
 #include "plugins/attention_cudnn/share.h"
 #include "tests/support/cuda_host.h"
@@ -31,8 +31,8 @@ static attn_dnn_t dnn;
 static cudnnBackendDescriptor_t device;
 static char kernels_path[PATH_MAX];
 
-/* cuDNN unloads NVRTC after use, and its C++ runtime then loses what it set aside for exceptions: a leak to
- * AddressSanitizer. Kept mapped, it loses nothing. */
+/* cuDNN unloads NVRTC after use, and its C++ runtime then loses what it set aside for exceptions: a
+ * leak to AddressSanitizer. Kept mapped, it loses nothing. */
 static void keep_nvrtc(void)
 {
     if (dlopen("libnvrtc.so.13", RTLD_LAZY | RTLD_NODELETE) == NULL) {
@@ -171,7 +171,8 @@ END_TEST
 
 START_TEST(a_graph_that_cannot_be_is_refused)
 {
-    const attn_sdpa_shape_t uneven = {1, 8, 3, 64, 64, 64, false}; /* 8 query heads cannot share 3 */
+    /* 8 query heads cannot share 3 */
+    const attn_sdpa_shape_t uneven = {1, 8, 3, 64, 64, 64, false};
     attn_sdpa_graph_t graph;
 
     ck_assert_int_lt(attn_sdpa_forward_graph(&host.host, &dnn, &uneven, &graph), 0);
@@ -192,7 +193,8 @@ START_TEST(a_missing_library_is_named)
 }
 END_TEST
 
-/* libcuda.so.1 is looked up by that name, in a folder that must be known when the program starts. */
+/* libcuda.so.1 is looked up by that name, in a folder that must be known when the program
+ * starts. */
 static void start_again(char **argv)
 {
     const char *path = getenv("LD_LIBRARY_PATH"), *build = getenv("DP_TEST_BUILDDIR");
@@ -223,8 +225,8 @@ static void skip_without_cudnn(const char *program)
     }
 }
 
-/* cuDNN's libraries leak a little as they are unloaded. Where they stay, the leak checker can tell that it was
- * theirs. */
+/* cuDNN's libraries leak a little as they are unloaded. Where they stay, the leak checker can tell
+ * that it was theirs. */
 static void keep_libraries(void)
 {
     static const char *const names[] = {"libcudnn.so.9",

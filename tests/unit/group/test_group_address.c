@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_address.c: where rank 0 listens, by options and environment, what cannot be listened at, and which ranks
- * are told apart. */
+ * test_group_address.c: where rank 0 listens, by options and environment, what cannot be listened
+ * at, and which ranks are told apart. */
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
@@ -56,14 +56,16 @@ START_TEST(options_come_before_the_environment)
     ck_assert_str_eq(find("10.9.9.9", 5).text, "10.9.9.9:5");
     setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
     ck_assert_str_eq(find(NULL, 0).text, "10.1.2.3:4000");
-    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* torchrun's agent sits at the port itself */
+    /* torchrun's agent sits at the port itself */
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     ck_assert_str_eq(find(NULL, 0).text, "10.1.2.3:4001");
     setenv("MASTER_ADDR", "", 1);
     ck_assert_str_eq(find(NULL, 0).text, "127.0.0.1:4001");
 }
 END_TEST
 
-/* Launchers that name the job and no port: all its ranks make the same, ranks of another job most often another. */
+/* Launchers that name the job and no port: all its ranks make the same, ranks of another job most
+ * often another. */
 START_TEST(a_port_is_made_of_the_jobs_name)
 {
     char first[64];
@@ -98,7 +100,8 @@ START_TEST(loopback_is_told_to_who_waits_for_other_hosts)
 
     dp__address_hint(&address, "here", text, sizeof(text));
     ck_assert_ptr_nonnull(strstr(text, "only ranks of the same host (here here) can meet there"));
-    snprintf(address.name, sizeof(address.name), "node1"); /* as some distributions have it in /etc/hosts */
+    /* as some distributions have it in /etc/hosts */
+    snprintf(address.name, sizeof(address.name), "node1");
     dp__address_hint(&address, "here", text, sizeof(text));
     ck_assert_ptr_nonnull(strstr(text, "\"node1\" is a name of loopback on this host"));
     address = find("10.0.0.1", 29500);
@@ -139,7 +142,8 @@ START_TEST(a_socket_that_was_handed_down_is_taken_if_it_is_the_one)
     ck_assert_int_eq(got, given);
     ck_assert_int_eq(fcntl(got, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     ck_assert_int_eq(fcntl(got, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
-    /* One at another port, a pipe, none at all, no number: rank 0 opens its own, and the port is taken. */
+    /* One at another port, a pipe, none at all, no number: rank 0 opens its own, and the port is
+     * taken. */
     ck_assert_int_eq(pipe(files), 0);
     for (int i = 0; i < 4; i++) {
         hand_down(i == 0 ? other : i == 1 ? files[0] : 1000);
@@ -182,9 +186,9 @@ START_TEST(a_list_takes_ranks_apart)
     static const struct {
         const char *list;
         int32_t hosts, host_of[4];
-    } cases[] = {{NULL, 1, {0, 0, 0, 0}},        {"", 1, {0, 0, 0, 0}},    {"a:a:b:b", 2, {0, 0, 1, 1}},
-                 {"a:b:a:b", 2, {0, 1, 0, 1}},   {"a:b", 2, {0, 1, 1, 1}}, /* the last one goes on */
-                 {"a:ab:abc:a", 3, {0, 1, 2, 0}}};
+        /* ranks beyond the list are on its last host */
+    } cases[] = {{NULL, 1, {0, 0, 0, 0}},      {"", 1, {0, 0, 0, 0}},    {"a:a:b:b", 2, {0, 0, 1, 1}},
+                 {"a:b:a:b", 2, {0, 1, 0, 1}}, {"a:b", 2, {0, 1, 1, 1}}, {"a:ab:abc:a", 3, {0, 1, 2, 0}}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         dp_group_t *groups[4];

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_flips.c: a byte that changes on the way between two ranks never changes what they come to: what it was
- * part of is refused, and nothing behind it counts. */
+ * test_group_flips.c: a byte that changes on the way between two ranks never changes what they come
+ * to: what it was part of is refused, and nothing behind it counts. */
 #include "tests/support/suite.h"
 #include "tests/support/two_ranks.h"
 

@@ -70,7 +70,8 @@ START_TEST(what_is_not_over_is_kept_and_then_the_latest)
 
     open_rig(&rig);
     ck_assert(dp__last_spans_take(&rig.recorder, 1, rig.hub->last.timeline, 2));
-    ck_assert(!dp__last_spans_take(&rig.recorder, 2, rig.hub->last.timeline, 1)); /* not its recorder */
+    /* not its recorder */
+    ck_assert(!dp__last_spans_take(&rig.recorder, 2, rig.hub->last.timeline, 1));
     spans = dp_timeline_spans(rig.hub->last.timeline, 2, &count);
     ck_assert_int_eq(count, DP__LAST_SPANS);
     for (int64_t i = 0; i < count; i++) {

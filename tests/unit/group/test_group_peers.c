@@ -9,7 +9,8 @@
 /* Where the first row begins: how many machines, two of two short names each, how many rows. */
 enum { ROWS = 4 + 2 * (1 + 1 + 1 + 4) + 4, ROW = 16 };
 
-/* `size` ranks, those from `second` on on another machine, and rank `holds` with something to give. */
+/* `size` ranks, those from `second` on on another machine, and rank `holds` with something to
+ * give. */
 static size_t tell(int32_t size, int32_t second, int32_t holds, dp__process_t **hub_out, unsigned char **told_out)
 {
     dp__process_t *hub = two_open(0, size);
@@ -95,12 +96,17 @@ START_TEST(a_table_that_is_none_is_refused)
     ck_assert_uint_eq(bytes, ROWS + 4 * ROW);
     for (size_t n = 0; n < bytes; n++)
         ck_assert_int_eq(hear(told, n), DP_ERR_PROTOCOL);
-    ck_assert_int_eq(hear_number(told, bytes, ROWS - 4, 0), DP_ERR_PROTOCOL);       /* no rows */
-    ck_assert_int_eq(hear_number(told, bytes, ROWS - 4, 10), DP_ERR_PROTOCOL);      /* more than ranks */
-    ck_assert_int_eq(hear_number(told, bytes, ROWS, 1), DP_ERR_PROTOCOL);           /* rank 0 is in none */
-    ck_assert_int_eq(hear_number(told, bytes, ROWS + 2 * ROW, 4), DP_ERR_PROTOCOL); /* they do not rise */
-    ck_assert_int_eq(hear_number(told, bytes, ROWS + 3 * ROW, 9), DP_ERR_PROTOCOL); /* no rank of this job */
-    ck_assert_int_eq(hear_number(told, bytes, ROWS + ROW + 8, 2), DP_ERR_PROTOCOL); /* no machine that was named */
+    ck_assert_int_eq(hear_number(told, bytes, ROWS - 4, 0), DP_ERR_PROTOCOL); /* no rows */
+    /* more than ranks */
+    ck_assert_int_eq(hear_number(told, bytes, ROWS - 4, 10), DP_ERR_PROTOCOL);
+    /* rank 0 is in none */
+    ck_assert_int_eq(hear_number(told, bytes, ROWS, 1), DP_ERR_PROTOCOL);
+    /* they do not rise */
+    ck_assert_int_eq(hear_number(told, bytes, ROWS + 2 * ROW, 4), DP_ERR_PROTOCOL);
+    /* no rank of this job */
+    ck_assert_int_eq(hear_number(told, bytes, ROWS + 3 * ROW, 9), DP_ERR_PROTOCOL);
+    /* no machine that was named */
+    ck_assert_int_eq(hear_number(told, bytes, ROWS + ROW + 8, 2), DP_ERR_PROTOCOL);
     ck_assert_int_eq(hear(told, bytes), DP_OK);
     dp__free(told);
     two_close(hub);

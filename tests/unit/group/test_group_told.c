@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_told.c: what rank 0 tells who asks: a user how all ranks get on, ranks of other hosts its time; and what
- * the launcher tells it: who has ended. */
+ * test_group_told.c: what rank 0 tells who asks: a user how all ranks get on, ranks of other hosts
+ * its time; and what the launcher tells it: who has ended. */
 #include "tests/support/suite.h"
 #include "tests/support/two_ranks.h"
 
@@ -12,7 +12,8 @@
 
 /* ---- how the ranks get on ---- */
 
-/* What a user reads of a job of `size` ranks, where rank r computes for r ms; rank 1 has said nothing. */
+/* What a user reads of a job of `size` ranks, where rank r computes for r ms; rank 1 has said
+ * nothing. */
 static char *ask(int32_t size)
 {
     static char text[256 * 1024];
@@ -53,15 +54,16 @@ START_TEST(a_job_is_told_with_its_straggler)
 
     ck_assert_ptr_nonnull(strstr(text, "job of 4 ranks"));
     ck_assert_ptr_nonnull(strstr(text, "7 steps, the latest took 2.0 ms; 4.0 MiB resident\n"));
-    ck_assert_ptr_nonnull(
-        strstr(text, "rank 3 computes longest: 3.0 ms of it, 1.20 times the mean\n")); /* of 2 and 3 */
+    /* of 2 and 3 */
+    ck_assert_ptr_nonnull(strstr(text, "rank 3 computes longest: 3.0 ms of it, 1.20 times the mean\n"));
     ck_assert_ptr_nonnull(strstr(text, "does not answer"));
     ck_assert_ptr_nonnull(strstr(text, "2.0 ms, computes 3.0 ms, 1.0 MiB; has recorded nothing"));
     ck_assert_ptr_null(strstr(text, "ranks more"));
 }
 END_TEST
 
-/* More than the socket takes without waiting: rank 0 does not wait for a reader, and says how many it leaves out. */
+/* More than the socket takes without waiting: rank 0 does not wait for a reader, and says how many
+ * it leaves out. */
 START_TEST(of_a_job_of_thousands_it_says_how_many_are_left_out)
 {
     const char *text = ask(4096), *more = strstr(text, "and "), *end;
@@ -103,8 +105,9 @@ START_TEST(an_answer_lies_between_its_question_and_now)
     dp__process_t *p = two_open(1, 2);
     uint64_t now = (uint64_t)dp__now_ns();
 
-    ck_assert(!hear(p, now, 5000, 8));                     /* half of one */
-    ck_assert(!hear(p, now + 1000000000000, 5000, 16));    /* to a question that was not asked yet */
+    ck_assert(!hear(p, now, 5000, 8)); /* half of one */
+    /* to a question that was not asked yet */
+    ck_assert(!hear(p, now + 1000000000000, 5000, 16));
     ck_assert(!hear(p, now, (uint64_t)INT64_MAX + 1, 16)); /* no time */
     ck_assert_uint_eq(dp__signal_value(&p->clock.answers), 0);
     for (uint32_t i = 0; i < DP__CLOCK_SAMPLES + 3; i++) /* the oldest make room */

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_wire.c: frames of the control connections: whole, in pieces, tampered with, replayed; and settings. */
+ * test_group_wire.c: frames of the control connections: whole, in pieces, tampered with, replayed;
+ * and settings. */
 #include "tests/support/suite.h"
 
 #include "group/secret.h"
@@ -156,7 +157,8 @@ START_TEST(a_frame_may_come_byte_by_byte)
 }
 END_TEST
 
-/* Every bit of a sealed frame matters. (A longer length would wait for more bytes: that is no acceptance either.) */
+/* Every bit of a sealed frame matters. (A longer length would wait for more bytes: that is no
+ * acceptance either.) */
 START_TEST(a_changed_bit_is_noticed)
 {
     unsigned char bytes[256], data[20];

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_ipc_layout.c: areas of a block of comm_cuda_ipc: nothing overlaps, and a peer's directory is not believed. */
+ * test_ipc_layout.c: areas of a block of comm_cuda_ipc: nothing overlaps, and a peer's directory is
+ * not believed. */
 #include "comm_cuda_ipc/layout.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_ipc_plan.c: the protocol of comm_cuda_ipc on fake device memory: streams are lists of steps that run in any
- * order which waits and lists allow, drawn at random; numbers begin shortly before they wrap. */
+ * test_ipc_plan.c: the protocol of comm_cuda_ipc on fake device memory: streams are lists of steps
+ * that run in any order which waits and lists allow, drawn at random; numbers begin shortly before
+ * they wrap. */
 #include "comm_cuda_ipc/plan.h"
 
 #include <string.h>
@@ -27,7 +28,8 @@ static uint64_t draw(void)
 typedef struct action {
     plan_step_t step;
     uint32_t base;
-    const uint32_t *counter; /* not NULL: base is read when the first step of its plan runs, as in a graph */
+    /* not NULL: base is read when the first step of its plan runs, as in a graph */
+    const uint32_t *counter;
     bool first;
     void (*call)(void *arg); /* not NULL: instead of a step */
     void *arg;

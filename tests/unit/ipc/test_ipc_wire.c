@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_ipc_wire.c: ranks meet over local sockets and hand each other descriptors, as threads and as processes. */
+ * test_ipc_wire.c: ranks meet over local sockets and hand each other descriptors, as threads and as
+ * processes. */
 #include "comm_cuda_ipc/wire.h"
 
 #include "tests/support/forked.h"

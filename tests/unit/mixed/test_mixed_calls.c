@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_mixed_calls.c: what two joined transports ask of each other, of host and device, call by call; each call fails
- * once: its status comes back, what was opened is closed. */
+ * test_mixed_calls.c: what two joined transports ask of each other, of host and device, call by
+ * call; each call fails once: its status comes back, what was opened is closed. */
 #include "tests/support/failing_device.h"
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
@@ -15,7 +15,8 @@ enum { RANKS = 5, COUNT = 40, ROW = 16, CAPACITY = 2 };
 
 /* ---- host and device ---- */
 
-/* Hosts a, a, b, a, c: rank 0 has a neighbour, another run of its host, and ranks of other hosts. */
+/* Hosts a, a, b, a, c: rank 0 has a neighbour, another run of its host, and ranks of other
+ * hosts. */
 static const int32_t lives[RANKS] = {0, 0, 1, 0, 2}, alone[RANKS] = {0, 1, 2, 3, 4}, together[RANKS];
 static dp_host_places_t places;
 static const void *(*service)(void);
@@ -81,7 +82,8 @@ static dp_status_t open_one(const char *kind, const dp_comm_config_t *config, dp
     c = calloc(1, sizeof(*c));
     *c = (dp_comm_t){.kind = kind, .rank = config->rank, .nranks = config->nranks, .next = comms};
     snprintf(c->name, sizeof(c->name), "%s", config->name);
-    for (const dp_comm_t *other = comms; other != NULL; other = other->next) /* of those that are open */
+    /* of those that are open */
+    for (const dp_comm_t *other = comms; other != NULL; other = other->next)
         ck_assert_msg(other->kind != kind || strcmp(other->name, c->name) != 0, "%s: twice", c->name);
     comms = c;
     opened++;
@@ -289,7 +291,8 @@ static dp_status_t open_and_close(void *arg)
 
 START_TEST(a_group_that_cannot_be_opened_leaves_nothing)
 {
-    /* Rank 0: far, near, near_sum, run, far_sum; ways to the next run, from its parent, to children; two starts */
+    /* Rank 0: far, near, near_sum, run, far_sum; ways to the next run, from its parent, to
+     * children; two starts */
     for (int32_t rank = 0; rank < RANKS; rank++) {
         dp_comm_config_t config = config_of(rank);
         int least = rank == 4 ? 5 : 6;
@@ -357,7 +360,8 @@ START_TEST(parts_of_a_group_with_a_long_name_have_names_of_their_own)
 }
 END_TEST
 
-/* One host, or a host for each: then one transport alone carries it, without anything in between. */
+/* One host, or a host for each: then one transport alone carries it, without anything in
+ * between. */
 START_TEST(where_one_transport_does_the_other_is_not_opened)
 {
     dp_comm_config_t config = config_of(1);
@@ -459,7 +463,8 @@ START_TEST(a_channel_is_of_the_transport_that_reaches_its_peer)
 }
 END_TEST
 
-/* Near is one-sided, far matches transfers: the bracket is handed to far alone, and only where far has transfers. */
+/* Near is one-sided, far matches transfers: the bracket is handed to far alone, and only where far
+ * has transfers. */
 START_TEST(a_bundle_is_of_the_transport_that_its_first_transfer_is_on)
 {
     static const dp_message_tag_t tag = {.number = 0};
@@ -531,8 +536,8 @@ START_TEST(a_sum_ends_with_the_first_call_that_fails)
 {
     summing_t x = {.count = COUNT, .dtype = DP_F64};
 
-    /* Rank 2 alone is a run: it adds what comes from the run before, sends that on, and hands the total down. 40
-       doubles are three pieces of 16 (512 bytes over a lag of 4). */
+    /* Rank 2 alone is a run: it adds what comes from the run before, sends that on, and hands the
+     * total down. 40 doubles are three pieces of 16 (512 bytes over a lag of 4). */
     for (int matched = 0; matched < 2; matched++) {
         far_vt.caps = DP_COMM_CAP_HOSTS | (matched ? 0 : DP_COMM_CAP_ONE_SIDED);
         ck_assert_int_ge(fail_each(open_and_sum, &x, 0), 3);
@@ -593,8 +598,9 @@ static dp_status_t exchange_once(void *arg)
         status = table->start(x->comm);
     for (uint32_t number = 0; number < 3 && status >= 0; number++) { /* more than there are slots */
         status = table->exchange(exchange, number, arrives, offsets, counts, &rows, &x->counts, &stream);
+        /* near's and far's, each where its rank's rows have to lie */
         if (status >= 0 && exchanges->next != NULL && device.memories > 0)
-            for (int32_t r = 0; r < RANKS; r++) { /* near's and far's, each where its rank's rows have to lie */
+            for (int32_t r = 0; r < RANKS; r++) {
                 static const int expected[RANKS] = {10, 11, 22, 12, 24};
 
                 ck_assert_int_eq(x->counts[r], 1);
@@ -674,8 +680,9 @@ START_TEST(a_pair_has_one_table_and_there_are_eight)
     ck_assert_int_eq(dp__mixed_table(&near_vt, &far_vt, &t), DP_OK);
     ck_assert_ptr_eq(t, table);
     ck_assert(dp__mixed_is(t) && !dp__mixed_is(&near_vt));
-    ck_assert_uint_eq(t->caps, DP_COMM_CAP_HOSTS | DP_COMM_CAP_ONE_SIDED); /* far has no inline messages */
-    for (int i = 0; i < 7; i++) {                                          /* each opens with its own two */
+    /* far has no inline messages */
+    ck_assert_uint_eq(t->caps, DP_COMM_CAP_HOSTS | DP_COMM_CAP_ONE_SIDED);
+    for (int i = 0; i < 7; i++) { /* each opens with its own two */
         dp_comm_config_t config = config_of(0);
         dp_comm_t *comm;
 

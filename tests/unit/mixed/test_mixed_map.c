@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_mixed_map.c: the ways of a sum over hosts, for every way to put up to seven ranks on up to three hosts. */
+ * test_mixed_map.c: the ways of a sum over hosts, for every way to put up to seven ranks on up to
+ * three hosts. */
 #include "tests/support/suite.h"
 
 #include "mixed/map.h"

@@ -79,9 +79,10 @@ void every_gate_and_size(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
+    /* each gate with some sizes, each size with some gates */
     for (int type = 0; type < 3; type++)
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-            for (size_t g = 0; g < 2; g++) { /* each gate with some sizes, each size with some gates */
+            for (size_t g = 0; g < 2; g++) {
                 const uint32_t *s = sizes[i];
                 const size_t gate = (i + 3 * g + (size_t)type) % 6;
                 layer_t layer = moe_layer(dtypes[type], s[0], s[1], s[2], s[3], s[4], s[5]);
@@ -137,7 +138,8 @@ void exchanges_hold_the_worst_case(conform_t *t)
         return;
     for (int k = 0; k < 4; k++) {
         const layer_t layer = moe_layer(DP_F64, 7, 5, 8, top_k[k], 3, 0);
-        const uint32_t heads = k == 0 ? 7 : 14; /* one row of each token out, one for each head back */
+        /* one row of each token out, one for each head back */
+        const uint32_t heads = k == 0 ? 7 : 14;
         block_t b = {.rank = 1, .ranks = 4};
         const dp_exchange_config_t *e;
 
@@ -155,7 +157,8 @@ void exchanges_hold_the_worst_case(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* Rows that have to travel to rank `to` in dispatch: one for each token that goes there, and the list. */
+/* Rows that have to travel to rank `to` in dispatch: one for each token that goes there, and the
+ * list. */
 static int64_t rows_due(const block_t *b, const int *chosen, int32_t to, size_t row_bytes)
 {
     const uint32_t local = b->layer.experts / (uint32_t)b->ranks, k = b->layer.top_k;
@@ -228,7 +231,8 @@ static bool same(lab_t *lab, const area_t *a, size_t from, const area_t *b, size
     return true;
 }
 
-/* One rank with all experts takes the micro-batches of ranks first, first + stride, ..., round by round. */
+/* One rank with all experts takes the micro-batches of ranks first, first + stride, ..., round by
+ * round. */
 static bool alone(block_t *b, const pass_t *group, const block_t *grouped, int32_t first, int32_t stride, pass_t *mine)
 {
     for (int m = 0; m < ROUNDS; m++)
@@ -256,8 +260,9 @@ static bool zero_gradients(block_t *b)
     return conform_area_write(b->lab, &b->grads, b->before);
 }
 
-/* Outputs of one's own micro-batches, gradients that all ranks hold of those alone, gradients of experts of everyone's:
- * these not where tensor cores may add up a micro-batch of all ranks before they add it to what is there. */
+/* Outputs of one's own micro-batches, gradients that all ranks hold of those alone, gradients of
+ * experts of everyone's: these not where tensor cores may add up a micro-batch of all ranks before
+ * they add it to what is there. */
 static bool has_the_bits_of_one_rank(lab_t *lab, const layer_t *layer, bool forwards_first)
 {
     conform_t *t = lab->t;
@@ -325,7 +330,8 @@ bool moe_fails(block_t *b, int step, dp_status_t status, const char *word)
     for (int i = 0; i < step; i++)
         if (!conform_pass_step(&p, i))
             return false;
-    CHECK_OK(lab->t, conform_pass_call(&p, step), "%s", b->kind->steps[step].name); /* it is the stream that fails */
+    /* it is the stream that fails */
+    CHECK_OK(lab->t, conform_pass_call(&p, step), "%s", b->kind->steps[step].name);
     conform_forget_error();
     came = lab->vt->synchronize(lab->lanes[lane], -1);
     CHECK(lab->t, came == status && strstr(conform_last_error(), word) != NULL,
@@ -338,8 +344,8 @@ bool moe_fails(block_t *b, int step, dp_status_t status, const char *word)
     return true;
 }
 
-/* What a peer that is out of step could send: a list (call, number of heads), and its heads (expert, row) from byte 16
- * on, 16 bytes each. */
+/* What a peer that is out of step could send: a list (call, number of heads), and its heads
+ * (expert, row) from byte 16 on, 16 bytes each. */
 static void negative(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round)
 {
     (void)config, (void)rows;
@@ -604,7 +610,8 @@ void numbers_that_are_none_do_no_harm(conform_t *t)
         }
         free(grads);
         EXPECT(t, sum == 15, "5 tokens chose %g times, not 15", sum);
-        b.values[b.list[BIAS].offset + 1] = bias; /* NaN is not equal to itself when it is looked at */
+        /* NaN is not equal to itself when it is looked at */
+        b.values[b.list[BIAS].offset + 1] = bias;
         if (!moe_write_params(&b) || !conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }

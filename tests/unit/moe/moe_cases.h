@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cases.h: what moe_cpu and moe_cuda both do beyond the contract: the bits of all gradients, what they find wrong
- * in rows and placements that arrive, numbers that are none, and many sizes; written on the suite's instances and
- * micro-batches. */
+ * moe_cases.h: what moe_cpu and moe_cuda both do beyond the contract: the bits of all gradients,
+ * what they find wrong in rows and placements that arrive, numbers that are none, and many sizes;
+ * written on the suite's instances and micro-batches. */
 #ifndef DP_TESTS_MOE_CASES_H
 #define DP_TESTS_MOE_CASES_H
 
@@ -16,11 +16,13 @@ layer_t moe_layer(dp_dtype_t dtype, uint32_t tokens, uint32_t hidden, uint32_t e
                   uint32_t shared);
 /* Parameters of b->values, of which some were changed, to the device. */
 bool moe_write_params(block_t *b);
-/* Two micro-batches, everything compared with the formula; each gradient or along random directions. */
+/* Two micro-batches, everything compared with the formula; each gradient or along random
+ * directions. */
 bool moe_layer_is_right(block_t *b, bool each);
 /* A layer of a type that the plugin may not have: true when it has not. */
 bool moe_try(lab_t *lab, block_t *b, const layer_t *layer);
-/* That `step` of a new micro-batch fails on its stream with this status and a message with this word; ends the lab. */
+/* That `step` of a new micro-batch fails on its stream with this status and a message with this
+ * word; ends the lab. */
 bool moe_fails(block_t *b, int step, dp_status_t status, const char *word);
 
 void every_gate_and_size(conform_t *t);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_plugin_bare_host.c: what a plugin's init may do, before there is any job, and what it is refused. */
+ * test_plugin_bare_host.c: what a plugin's init may do, before there is any job, and what it is
+ * refused. */
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_plugin_interfaces.c: tables as the library hands them out: what must be there, what stands in for the rest, and
- * plugins whose table is longer than ours. */
+ * test_plugin_interfaces.c: tables as the library hands them out: what must be there, what stands
+ * in for the rest, and plugins whose table is longer than ours. */
 #include <dualpipe/attention.h>
 #include <dualpipe/comm.h>
 #include <dualpipe/device.h>
@@ -44,8 +44,8 @@ static void nothing(void)
 {
 }
 
-/* As many functions as the interface has, from `first` on, and its size. Lives until the test's process ends, as the
-   tables of plugins do. */
+/* As many functions as the interface has, from `first` on, and its size. Lives until the test's
+ * process ends, as the tables of plugins do. */
 static table_t *whole(size_t first, size_t bytes)
 {
     static const function_t function = nothing;
@@ -214,7 +214,8 @@ START_TEST(a_transport_may_leave_out)
 }
 END_TEST
 
-/* Kernels may lack the function that recomputes, the last of their tables; whichever else is missing is named. */
+/* Kernels may lack the function that recomputes, the last of their tables; whichever else is
+ * missing is named. */
 START_TEST(the_others_must_have_everything)
 {
     static const struct {

@@ -137,7 +137,8 @@ START_TEST(broken_descriptors_are_refused)
 }
 END_TEST
 
-/* Symbols, the ABI major among them, are read from the file: a plugin that is refused has run nothing. */
+/* Symbols, the ABI major among them, are read from the file: a plugin that is refused has run
+ * nothing. */
 START_TEST(what_the_symbols_tell_is_judged_before_any_code_runs)
 {
     static const struct {
@@ -207,8 +208,8 @@ START_TEST(a_miss_says_what_was_tried)
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "relative/folder"));
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "not an absolute folder"));
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "/nonexistent/dp_absent.so"));
-    ck_assert_ptr_nonnull(
-        strstr(dp_last_error(), "/dualpipe/plugins/dp_absent.so")); /* where `make install` puts them */
+    /* where `make install` puts them */
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "/dualpipe/plugins/dp_absent.so"));
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "DUALPIPE_PLUGIN_PATH"));
 }
 END_TEST
@@ -331,7 +332,8 @@ START_TEST(foreign_modules_are_refused_unmapped)
 }
 END_TEST
 
-/* The check itself must survive any head: random bytes in the ELF and program headers, nothing is mapped. */
+/* The check itself must survive any head: random bytes in the ELF and program headers, nothing is
+ * mapped. */
 START_TEST(headers_of_random_bytes_do_no_harm)
 {
     char path[PATH_BYTES];
@@ -366,7 +368,8 @@ START_TEST(headers_of_random_bytes_do_no_harm)
 }
 END_TEST
 
-/* The same for what names its symbols: section headers, at the end of the file, and the symbols themselves. */
+/* The same for what names its symbols: section headers, at the end of the file, and the symbols
+ * themselves. */
 START_TEST(symbols_of_random_bytes_do_no_harm)
 {
     char path[PATH_BYTES];
@@ -476,7 +479,8 @@ START_TEST(trust_is_by_owner_and_mode)
 }
 END_TEST
 
-/* The same as the user `name`, in a process of his own, with his group-writable files trusted or not. */
+/* The same as the user `name`, in a process of his own, with his group-writable files trusted or
+ * not. */
 static void as_user(const char *name, bool trusted)
 {
     struct passwd *user = getpwnam(name);

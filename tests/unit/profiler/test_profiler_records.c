@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_profiler_records.c: records of a profiling tool, matched to the operations that caused them. */
+ * test_profiler_records.c: records of a profiling tool, matched to the operations that caused
+ * them. */
 #include "plugins/hook_cupti/records.h"
 
 #include <stdlib.h>

@@ -100,7 +100,8 @@ START_TEST(sizes_and_parameters_add_up)
     ck_assert_uint_eq(info.saved_bytes, 64 + 128 + 64);
     ck_assert_uint_eq(info.work_bytes, 2 * 128 + 700); /* two boundaries, the largest part */
     ck_assert_uint_eq(info.scratch_bytes, 30);
-    ck_assert_uint_eq(info.param_count, 16 + 16 + 16); /* 12 and 13 doubles, rounded up to 64 bytes */
+    /* 12 and 13 doubles, rounded up to 64 bytes */
+    ck_assert_uint_eq(info.param_count, 16 + 16 + 16);
     ck_assert_uint_eq(info.nparams, 6);
     ck_assert_str_eq(info.param_list[0].name, "head.gain");
     ck_assert_str_eq(info.param_list[3].name, "body.w");
@@ -119,7 +120,8 @@ static dp_status_t recompute(void *self, const dp_segment_call_t *call, dp_strea
     return see(self, call, DP_OP_R);
 }
 
-/* In a forward behind the work memory, the same for all parts; in a backward each part has its own. */
+/* In a forward behind the work memory, the same for all parts; in a backward each part has its
+ * own. */
 START_TEST(what_is_regained)
 {
     static char memory[3][8192];
@@ -324,7 +326,8 @@ START_TEST(sums_of_sizes_that_wrap_are_refused)
 }
 END_TEST
 
-/* What tied embeddings are: of both ends the stage keeps the name, each end is a parameter of its own. */
+/* What tied embeddings are: of both ends the stage keeps the name, each end is a parameter of its
+ * own. */
 START_TEST(only_plain_parameters_are_shared)
 {
     dp_stage_t *stage = NULL;
@@ -451,7 +454,8 @@ START_TEST(parts_have_the_last_word_on_their_gradients)
     ck_assert_int_eq(dp__stage_reduce(stage, grads, NULL), DP_OK);
     ck_assert_int_eq(nreduced, 2);
     ck_assert_ptr_eq(reduced[0], grads);
-    ck_assert_ptr_eq(reduced[1], grads + 2 * 32 * sizeof(float)); /* 12 and 13 of bf16 rounded up, gradients in fp32 */
+    /* 12 and 13 of bf16 rounded up, gradients in fp32 */
+    ck_assert_ptr_eq(reduced[1], grads + 2 * 32 * sizeof(float));
     ck_assert_uint_eq(dp__stage_revision(stage), 7);
     revisions[0]++;
     ck_assert_uint_eq(dp__stage_revision(stage), 8);

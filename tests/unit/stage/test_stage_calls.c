@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_stage_calls.c: what MoE layers and replicas of experts ask of device, transport and plugins, call by call; each
- * call fails once: its status comes back, nothing is called behind it, nothing is left. */
+ * test_stage_calls.c: what MoE layers and replicas of experts ask of device, transport and plugins,
+ * call by call; each call fails once: its status comes back, nothing is called behind it, nothing
+ * is left. */
 #include "tests/support/failing_device.h"
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
@@ -13,7 +14,8 @@
 
 enum { EXPERT = 10, EXPERTS = 3, REPLICAS = 4, LOCAL = 2, PEERS_BYTE = 0x5a };
 
-/* ---- an expert group of two: this rank is 0, all bytes that come from rank 1 are PEERS_BYTE ---- */
+/* ---- an expert group of two: this rank is 0, all bytes that come from rank 1 are PEERS_BYTE
+ * ---- */
 
 struct dp_comm {
     int nothing;
@@ -128,7 +130,8 @@ START_TEST(replicas_that_cannot_be_opened_leave_nothing)
     dp__replicas_config_t config = usual;
     long k = 0;
 
-    ck_assert_int_eq(fail_each(open_and_close, &config, 0), 5); /* three memories, a stream, an exchange */
+    /* three memories, a stream, an exchange */
+    ck_assert_int_eq(fail_each(open_and_close, &config, 0), 5);
     oom_install();
     for (dp_status_t status = DP_ERR_NOMEM; status < 0; k++) {
         oom_arm(k, _i);
@@ -252,7 +255,8 @@ END_TEST
 typedef struct moving {
     dp__replicas_t *replicas;
     int32_t from[REPLICAS], to[REPLICAS];
-    unsigned char large[LOCAL][100], small[LOCAL][40]; /* large: more than a row of the exchange, so two pieces */
+    /* large: more than a row of the exchange, so two pieces */
+    unsigned char large[LOCAL][100], small[LOCAL][40];
     uint64_t sent;
 } moving_t;
 
@@ -273,7 +277,8 @@ START_TEST(replicas_move_to_other_ranks)
 {
     moving_t x = {.replicas = open_replicas(), .from = {0, 1, 2, 2}, .to = {2, 1, 0, 2}};
 
-    /* counts; three pieces, each: a row out, exchange, a row in, release; at the end all is there */
+    /* counts; three pieces, each: a row out, exchange, a row in, release; at the end all is
+     * there */
     ck_assert_int_eq(fail_each(move, &x, 0), 1 + 3 * 4 + 1);
     ck_assert_uint_eq(x.sent, 2 * (100 + 40)); /* both ranks take one */
     ck_assert_uint_eq(exchange.sent, 7);
@@ -676,14 +681,16 @@ START_TEST(a_layer_is_replicated_once_and_as_its_plugin_has_it)
     dp__replicas_t *replicas = open_replicas();
     replicating_t whole = {rig(), replicas, {0, 1, 2, 0}};
 
-    ck_assert_int_eq(fail_each(replicate, &whole, 0), 3); /* memory for the placement, a copy, until it is there */
+    /* memory for the placement, a copy, until it is there */
+    ck_assert_int_eq(fail_each(replicate, &whole, 0), 3);
     NOT_REPLICATED(x.rig.moe_vt.caps = 0, DP_ERR_UNSUPPORTED, "no replicated experts");
     NOT_REPLICATED(x.placement[0] = 3, DP_ERR_INVALID, "replica 0 is of expert 3");
     NOT_REPLICATED(x.rig.moe.params[2].expert = 2, DP_ERR_MISMATCH, "does not have replicas 0 to 1 of 10 elements");
     NOT_REPLICATED(x.rig.moe.params[2].offset = 15, DP_ERR_MISMATCH, "one after the other");
     NOT_REPLICATED(x.rig.moe.params[2].sharded = 0, DP_ERR_MISMATCH, "open it with config.replicas 4");
     NOT_REPLICATED(x.replicas = NULL, DP_ERR_INVALID, "layer, replicas and part are required");
-    for (long k = 0; k < 3; k++) { /* its check; the placement; the record of its memory on the device */
+    /* its check; the placement; the record of its memory on the device */
+    for (long k = 0; k < 3; k++) {
         oom_install();
         ck_assert_int_eq(make(&whole.rig), DP_OK);
         oom_arm(k, false);
@@ -715,14 +722,16 @@ START_TEST(a_placement_moves_with_its_experts)
     ck_assert_int_eq(dp__moe_layer_replicate(r.layer, x.replicas, x.from, &r.part), DP_ERR_INVALID);
     ck_assert_mem_eq(r.part.placement, x.from, sizeof(x.from));
     revision = *r.part.revision;
-    accumulator[64 + 4] = 5; /* behind attention's parameters and the layer's norm: the first replica */
+    /* behind attention's parameters and the layer's norm: the first replica */
+    accumulator[64 + 4] = 5;
     ck_assert_int_eq(r.part.reduce(r.part.reduce_self, accumulator, &stream), DP_OK);
     ck_assert_double_eq(accumulator[64 + 4], 105);
     ck_assert_double_eq(accumulator[64 + 4 + EXPERT], 0);
 
     due = 0;
     ck_assert_int_eq(dp_moe_layer_place(r.layer, x.to, &memory, 1, &sent), DP_ERR_PEER);
-    ck_assert_mem_eq(r.part.placement, x.from, sizeof(x.from)); /* what did not move is not said to have */
+    /* what did not move is not said to have */
+    ck_assert_mem_eq(r.part.placement, x.from, sizeof(x.from));
     ck_assert_uint_eq(*r.part.revision, revision);
     ck_assert_int_eq(dp_moe_layer_place(r.layer, x.to, &memory, 1, &sent), DP_OK);
     ck_assert_uint_eq(sent, 100);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_draw_curve.c: curves end up where their numbers say, in every format, whatever the numbers. */
+ * test_draw_curve.c: curves end up where their numbers say, in every format, whatever the
+ * numbers. */
 #include "config.h"
 
 #include <math.h>

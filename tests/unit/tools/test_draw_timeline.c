@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_draw_timeline.c: boxes have the colours, places and lengths of their spans, read back from the picture. */
+ * test_draw_timeline.c: boxes have the colours, places and lengths of their spans, read back from
+ * the picture. */
 #include "config.h"
 
 #include <stdbool.h>
@@ -48,8 +49,8 @@ static cairo_status_t read_piece(void *user, unsigned char *data, unsigned int n
     return CAIRO_STATUS_SUCCESS;
 }
 
-/* What a pixel belongs to, by its letter: F f forward light and dark, B b, I i, W w; . white; # black; ? anything
-   else. */
+/* What a pixel belongs to, by its letter: F f forward light and dark, B b, I i, W w; . white; #
+ * black; ? anything else. */
 static char class_of(const unsigned char *pixel)
 {
     static const struct {
@@ -65,7 +66,8 @@ static char class_of(const unsigned char *pixel)
     return '?';
 }
 
-/* One line of a picture as runs of classes; short runs, edges of boxes that is, are left out but for black. */
+/* One line of a picture as runs of classes; short runs, edges of boxes that is, are left out but
+ * for black. */
 typedef struct runs {
     char letters[64];
     int lengths[64], count;
@@ -180,7 +182,8 @@ static void expect_line(const image_t *image, int y, const char *letters, const 
     double unit = 0.0;
     int at = 0;
 
-    while (at < runs.count && (runs.letters[at] == '.' || runs.letters[at] == '#')) /* margin and label */
+    /* margin and label */
+    while (at < runs.count && (runs.letters[at] == '.' || runs.letters[at] == '#'))
         at++;
     for (size_t k = 0; letters[k] != 0; k++, at++) {
         ck_assert_msg(at < runs.count && runs.letters[at] == letters[k], "box %zu is %c, not %c", k,
@@ -297,7 +300,8 @@ START_TEST(a_braid_is_framed_in_both_lanes)
     foot = row_line(&image, head, 'B');
     ck_assert_int_eq(frame_sides(&image, head), 3);
     ck_assert_int_eq(frame_sides(&image, foot), 3);
-    for (int y = head; y <= foot; y += foot - head) { /* the second begins half way above, three quarters below */
+    /* the second begins half way above, three quarters below */
+    for (int y = head; y <= foot; y += foot - head) {
         runs_t runs = line_of(&image, y, 12);
         double first = 0.0, second = 0.0;
 

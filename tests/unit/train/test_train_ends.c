@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_train_ends.c: embedding and head of the language-model trainer against finite differences and plain sums. */
+ * test_train_ends.c: embedding and head of the language-model trainer against finite differences
+ * and plain sums. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,7 +19,8 @@ typedef struct rig {
     dp_dtype_t dtype;
     bool tied;
     uint8_t *tokens, *targets;
-    char *table, *table_grad, *weights, *weights_grad; /* parameters and gradients of the two parts */
+    /* parameters and gradients of the two parts */
+    char *table, *table_grad, *weights, *weights_grad;
     char *x, *dx, *logits;
     char *saved[2];
     double loss;
@@ -69,7 +71,8 @@ static void open_rig(rig_t *rig, dp_dtype_t dtype, uint32_t batch, uint32_t sequ
     rig->saved[0] = zeroed(rig->embedding.sizes->saved_bytes);
     rig->saved[1] = zeroed(rig->head.sizes->saved_bytes);
     for (size_t t = 0; t < T; t++) {
-        rig->tokens[t] = (uint8_t)(t * 37 % 5 == 0 ? 255 : t * 37); /* some bytes come several times */
+        /* some bytes come several times */
+        rig->tokens[t] = (uint8_t)(t * 37 % 5 == 0 ? 255 : t * 37);
         rig->targets[t] = (uint8_t)(200 - t * 11);
     }
     for (size_t i = 0; i < 256 * d; i++)
@@ -126,7 +129,8 @@ static void forward(rig_t *rig)
     ck_assert_int_eq(rig->head.segments[0].host_forward(rig->head.segments[0].self, &head), DP_OK);
 }
 
-/* The input's gradient first, then everything it was made from is gone, then the weights': as the engine may do. */
+/* The input's gradient first, then everything it was made from is gone, then the weights': as the
+ * engine may do. */
 static void backward(rig_t *rig, double scale)
 {
     const size_t bytes = rig->T * rig->d * dp_dtype_bytes(rig->dtype);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_train_parts.c: what the language-model trainer is made of beside its model: optimizer, learning rate, text,
- * random numbers and options. */
+ * test_train_parts.c: what the language-model trainer is made of beside its model: optimizer,
+ * learning rate, text, random numbers and options. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +43,8 @@ static void textbook_step(textbook_t *b, const options_t *o, int t, double g, do
         alpha * (b->m / (1 - pow(o->beta1, t)) / (sqrt(b->v / (1 - pow(o->beta2, t))) + o->epsilon) + decay * b->theta);
 }
 
-/* A chunk: a gap, a norm, two matrices as one range, a router's bias and a norm. What is beside the ranges stays. */
+/* A chunk: a gap, a norm, two matrices as one range, a router's bias and a norm. What is beside the
+ * ranges stays. */
 START_TEST(adamw_is_that_of_the_paper)
 {
     enum { N = 12 };
