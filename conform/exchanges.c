@@ -50,7 +50,8 @@ static dp_status_t open_threaded_exchange(dp_comm_t *comm, const dp_exchange_con
 
     if (comm->lab->refuse != DP_OK)
         return DP_FAIL(comm->lab->host, comm->lab->refuse, "the comm refuses");
-    if (config->struct_size < offsetof(dp_exchange_config_t, label) + sizeof(const char *))
+    if (DP_TAKE(comm->lab->host, "an exchange's config", dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, NULL, config) <
+        0)
         REFUSE(comm, DP_ERR_INVALID, "an exchange is opened with a config of %u bytes", config->struct_size);
     if (comm->opened == EXCHANGES || config->id < EXCHANGES_FIRST_ID || config->id >= EXCHANGES_FIRST_ID + EXCHANGES)
         REFUSE(comm, DP_ERR_INVALID, "exchange %u is opened: four are the instance's, from exchange_id %u on",
@@ -64,7 +65,7 @@ static dp_status_t open_threaded_exchange(dp_comm_t *comm, const dp_exchange_con
         REFUSE(comm, DP_ERR_INVALID, "an exchange of %u rows and %u slots", config->capacity_rows, config->slots);
     memset(e, 0, sizeof(*e));
     e->comm = comm;
-    dp_sized_take(&e->config, sizeof(e->config), config);
+    (void)dp_sized_take(&e->config, sizeof(e->config), config);
     e->slots = config->slots != 0 ? config->slots : 2;
     for (uint32_t i = 0; i < e->slots; i++)
         if (!conform_area_open(comm->lab, &e->rows[i], "the rows that were received", DP_F32,

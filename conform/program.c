@@ -100,16 +100,15 @@ dp_status_t dp_conform_run(const char *interface_id, const dp_conform_options_t 
 
     if (suites[0] == NULL)
         return dp_fail(DP_ERR_INVALID, "there is no suite for %s", interface_id);
-    if (options != NULL && options->struct_size < DP_CONFORM_OPTIONS_MIN)
-        return dp_fail(DP_ERR_INVALID,
-                       "struct_size is %u, at least %zu is needed: set it to sizeof(dp_conform_options_t)",
-                       options->struct_size, DP_CONFORM_OPTIONS_MIN);
     if (result_out->struct_size < DP_CONFORM_RESULT_MIN)
         return dp_fail(DP_ERR_INVALID,
                        "struct_size is %u, at least %zu is needed: set it to sizeof(dp_conform_result_t)",
                        result_out->struct_size, DP_CONFORM_RESULT_MIN);
-    if (options != NULL)
-        dp_sized_take(&own, sizeof(own), options);
+    if (options != NULL && options->struct_size < DP_CONFORM_OPTIONS_MIN)
+        return dp_fail(DP_ERR_INVALID, "struct_size is %u: set it to sizeof(dp_conform_options_t)",
+                       options->struct_size);
+    if (options != NULL && dp_sized_take(&own, sizeof(own), options) != 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "options ask for what this suite (" DP_VERSION ") does not know");
     status = check_names(suites, own.cases);
     if (status == DP_OK)
         status = conform_run(suites[0], &own, &result);

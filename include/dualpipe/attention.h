@@ -56,13 +56,13 @@ typedef struct dp_attention_config {
     uint32_t deterministic;        /* 1: refuse to open rather than give run-dependent bits */
     const dp_device_vt_t *device_vt;
     dp_device_t *device; /* the caller's; outlives the instance */
-    /* since 1.1: multi-head latent attention */
+    /* multi-head latent attention */
     uint32_t q_rank;          /* of the queries' latent; 0: there is none */
     uint32_t kv_rank;         /* of the latent of keys and values; 0: attention as above, and the other two are 0 */
     uint32_t rope_dim;        /* rotated elements of a query or key: even, at least 2, less than head_dim */
     dp_recompute_t recompute; /* of the block, see block.h. DP_RECOMPUTE_FULL keeps x / rms(x) alone */
 } dp_attention_config_t;
-#define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, device)
+#define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, recompute)
 
 /* All functions are required but recompute. */
 typedef struct dp_attention_vt {
@@ -89,13 +89,13 @@ typedef struct dp_attention_vt {
      *  micro-batch, after backward_input, maybe much later. [compute] [enqueue s] [capture] [sm<=share] */
     dp_status_t (*backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 
-    /** since 1.1, with DP_ATTENTION_CAP_RECOMPUTE. Reads params and saved, writes backward_buffer
+    /** Reads params and saved, writes backward_buffer
      *  and scratch: what forward had in backward_buffer is there again; io has no grads, work, x,
      *  y, dy and dx. Called before backward_input where sizes.recomputes says so. [compute]
      *  [enqueue s] [capture] [sm<=share] */
     dp_status_t (*recompute)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 } dp_attention_vt_t;
-#define DP_ATTENTION_VT_MIN DP_SIZE_TO(dp_attention_vt_t, backward_weight)
+#define DP_ATTENTION_VT_MIN DP_SIZE_TO(dp_attention_vt_t, recompute)
 
 #ifdef __cplusplus
 }

@@ -68,12 +68,12 @@ typedef struct dp_block_sizes {
     size_t scratch_bytes; /* within one call */
     size_t param_count;   /* elements of the parameter memory, gaps between tensors included */
     uint32_t nparams;     /* tensors in it */
-    /* since 1.1. Bytes that a backward alone keeps: not valid from a forward to its backward, so the host has fewer of
+    /* Bytes that a backward alone keeps: not valid from a forward to its backward, so the host has fewer of
        them than of saved_bytes. In a forward they are there from its first to its last call */
     size_t backward_buffer_bytes;
     uint32_t recomputes; /* 1: backward_input needs the block's recompute before it */
 } dp_block_sizes_t;
-#define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, nparams)
+#define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, recomputes)
 
 /** What a block keeps of a forward for its backward, and what it computes once more instead. Outputs and gradients are
  *  the same to the last bit. Each level does what the one before it does. Nothing is sent between ranks once more. */
@@ -115,8 +115,8 @@ typedef struct dp_io {
     void *y;               /* output of a forward, overwritten */
     const void *dy;        /* gradient of y, input of a backward */
     void *dx;              /* gradient of x, overwritten; NULL: not wanted (at the first stage) */
-    void *backward_buffer; /* since 1.1: see dp_block_sizes_t. NULL where that is 0 */
-    /* since 1.1: a micro-batch that is not what the shape says. The same in all calls of a micro-batch; callers ask for
+    void *backward_buffer; /* see dp_block_sizes_t. NULL where that is 0 */
+    /* a micro-batch that is not what the shape says. The same in all calls of a micro-batch; callers ask for
        the bit of caps before they set these (DP_ATTENTION_CAP_TOKENS, DP_ATTENTION_CAP_DOCUMENTS, DP_MOE_CAP_TOKENS) */
     uint32_t tokens;    /* it has so many, 1 to T: x, y, dy and dx are [tokens, d], and nothing behind them is read or
                            written. 0: T */
@@ -127,7 +127,7 @@ typedef struct dp_io {
                                       shape.sequence tokens. In memory that host and device reach, there when the call
                                       is made and unchanged until its work is done */
 } dp_io_t;
-#define DP_IO_MIN DP_SIZE_TO(dp_io_t, dx)
+#define DP_IO_MIN DP_SIZE_TO(dp_io_t, document_ends)
 
 #ifdef __cplusplus
 }

@@ -206,7 +206,7 @@ struct dp_comm_vt {
      *  sending end too), exchange_open or start. [any] */
     size_t (*memory_bytes)(dp_comm_t *comm);
 
-    /* since 1.1. Both are optional, NULL by default: the host then has the whole summed by all_reduce; for all_gather
+    /* Both are optional, NULL by default: the host then has the whole summed by all_reduce; for all_gather
      * as DP_I64, with zeros where the parts of others are. */
     /** The sum of all_reduce, of which each rank gets its part: elements bounds[rank] .. bounds[rank + 1] - 1 of data,
      *  in place. What the other parts hold afterwards is undefined. bounds: [nranks + 1] rising from 0 (parts may be
@@ -218,7 +218,7 @@ struct dp_comm_vt {
      *  s] [collective] */
     dp_status_t (*all_gather)(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s);
 };
-#define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, memory_bytes)
+#define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, all_gather)
 
 #ifdef __cplusplus
 }

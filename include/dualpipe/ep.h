@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ep.h: interface "dp.ep/1", since 1.1: rows of tokens go to the ranks of the experts they chose, and rows come back.
+ * ep.h: interface "dp.ep/1": rows of tokens go to the ranks of the experts they chose, and rows come back.
  *
  * What dp.comm/1 calls an exchange carries rows that were packed before. Libraries for expert parallelism (NCCL EP,
  * DeepEP, NVSHMEM and their like) want the tokens, what each of them chose, and the weights, and do the rest

@@ -74,7 +74,7 @@ typedef struct dp_group_environment {
     const char *launcher;           /* "dualpipe run", "torchrun", "Open MPI", "MPICH", "Slurm", "none" */
     int32_t respawn;                /* dead ranks that the launcher replaces (`--respawn N`), else 0 */
 } dp_group_environment_t;
-#define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, launcher)
+#define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, respawn)
 /** Reads the environment; joins nothing. DP_ERR_INVALID: a variable is set but makes no sense.
  * [any] */
 DP_API dp_status_t dp_group_environment(dp_group_environment_t *environment_out);

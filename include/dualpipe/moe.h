@@ -56,8 +56,8 @@ enum {
     DP_MOE_CAP_REPLICAS = 1u << 0,     /* takes config.replicas > 0: callers ask for this bit before they set it */
     DP_MOE_CAP_RECOMPUTE = 1u << 1,    /* takes config.recompute and has experts_recompute: callers ask as well */
     DP_MOE_CAP_TOKENS = 1u << 2,       /* takes io.tokens below T; on the ranks of a group they may differ */
-    DP_MOE_CAP_ROUTE_GROUPS = 1u << 3, /* since 1.1: takes config.route_groups > 1: callers ask as well */
-    DP_MOE_CAP_EP = 1u << 4            /* since 1.1: takes config.ep_vt: callers ask as well */
+    DP_MOE_CAP_ROUTE_GROUPS = 1u << 3, /* takes config.route_groups > 1: callers ask as well */
+    DP_MOE_CAP_EP = 1u << 4            /* takes config.ep_vt: callers ask as well */
 };
 
 typedef struct dp_moe_config {
@@ -82,16 +82,16 @@ typedef struct dp_moe_config {
                              ranks and in all; more rows than that are DP_ERR_OVERFLOW, none is dropped. 0: room for
                              the worst case, which cannot overflow. Plugins on CPUs always give that */
     uint32_t reserved;    /* padding in 1.0, of which a caller may have left anything: not read */
-    dp_recompute_t recompute; /* since 1.1: see block.h. Of DP_RECOMPUTE_MLP on, h, the routing and the received rows
+    dp_recompute_t recompute; /* see block.h. Of DP_RECOMPUTE_MLP on, h, the routing and the received rows
                                  are all that forward keeps: rows do not travel once more */
-    uint32_t route_groups;    /* since 1.1: G, a divisor of experts; 0 and 1: no groups */
-    uint32_t route_limit;     /* since 1.1, with groups: M, 1 <= M <= G, top_k <= M * E / G */
-    /* since 1.1: carries the rows, by an instance that this one opens and closes, with its exchange ids. The bits are
+    uint32_t route_groups;    /* G, a divisor of experts; 0 and 1: no groups */
+    uint32_t route_limit;     /* with groups: M, 1 <= M <= G, top_k <= M * E / G */
+    /* carries the rows, by an instance that this one opens and closes, with its exchange ids. The bits are
        the same: nothing is asked for that changes them (dp_ep_config_t.ask). NULL: the plugin's own exchanges. A
        completed table, as dp_plugin_interface gives it; outlives the instance */
     const dp_ep_vt_t *ep_vt;
 } dp_moe_config_t;
-#define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, capacity)
+#define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, ep_vt)
 
 /** A call's io and what only MoE needs. Borrowed as dp_io_t. */
 typedef struct dp_moe_io {
@@ -155,16 +155,16 @@ typedef struct dp_moe_vt {
     /** [compute] adds to the gradients of norm and router, and the chosen counts to that of bias. */
     dp_status_t (*route_backward_weight)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 
-    /** [compute] since 1.1, with DP_MOE_CAP_RECOMPUTE: what experts had in the backward buffer is
+    /** [compute] What experts had in the backward buffer is
      *  there again. Where sizes.recomputes says so, before experts_backward_input and maybe beside
      *  combine_backward; has no work, and leaves alone what that writes. */
     dp_status_t (*experts_recompute)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 
-    /** Since 1.1, or NULL: how this instance computes, where it has a choice, for reports: "products of experts:
+    /** NULL, or how this instance computes, where it has a choice, for reports: "products of experts:
      *  mma.sync". A line without its end; the instance's. [any] */
     const char *(*about)(const dp_moe_t *moe);
 } dp_moe_vt_t;
-#define DP_MOE_VT_MIN DP_SIZE_TO(dp_moe_vt_t, route_backward_weight)
+#define DP_MOE_VT_MIN DP_SIZE_TO(dp_moe_vt_t, about)
 
 #ifdef __cplusplus
 }

@@ -45,7 +45,7 @@ typedef struct dp_moe_block_options {
      * DP_MOE_CAP_EP is DP_ERR_UNSUPPORTED then. */
     const char *ep;
 } dp_moe_block_options_t;
-#define DP_MOE_BLOCK_OPTIONS_MIN DP_SIZE_TO(dp_moe_block_options_t, moe)
+#define DP_MOE_BLOCK_OPTIONS_MIN DP_SIZE_TO(dp_moe_block_options_t, ep)
 
 /** Loads the plugins and opens their instances on the context's device and expert group, whose exchange
  *  ids 0 to 4 the block uses. Options and context are borrowed during the call. Errors name the plugin.

@@ -138,7 +138,7 @@ typedef struct dp_pipeline_options {
      *  gives the same bits as every other, but not those of two paths (dualpipe), on which this has no effect. */
     int32_t one_accumulator;
 } dp_pipeline_options_t;
-#define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
+#define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, one_accumulator)
 
 /** Opens plugins, agrees on settings, builds stages, lowers and verifies the program, allocates and connects
  *  everything.
@@ -188,7 +188,7 @@ typedef struct dp_step {
     const uint32_t *tokens;
     const dp_documents_t *documents;
 } dp_step_t;
-#define DP_STEP_MIN DP_SIZE_TO(dp_step_t, aux_loss)
+#define DP_STEP_MIN DP_SIZE_TO(dp_step_t, documents)
 
 /**
  * Runs one step: zeroes the gradients, all micro-batches forward and backward, sums gradients of both copies of each
@@ -227,14 +227,14 @@ typedef struct dp_chunk_view {
        replicated, such a sum counts an expert once for each replica, and a shared parameter (dp_param_t.shared)
        once for each of its two ends; dp_pipeline_counts counts both once. */
     int32_t primary, primary_experts;
-    /* since 1.1: what this rank updates, at most one shard of each parameter, in the order of the list. Without
+    /* what this rank updates, at most one shard of each parameter, in the order of the list. Without
      * options.zero all parameters, each with at = its offset, and shard_count = param_count. An optimizer that keeps
      * shard_count elements and goes by this list does not ask which it is */
     uint32_t nshards;
     const dp_shard_t *shard_list;
     size_t shard_count;
 } dp_chunk_view_t;
-#define DP_CHUNK_VIEW_MIN DP_SIZE_TO(dp_chunk_view_t, primary_experts)
+#define DP_CHUNK_VIEW_MIN DP_SIZE_TO(dp_chunk_view_t, shard_count)
 DP_API int32_t dp_pipeline_chunks(const dp_pipeline_t *pipeline);
 /** DP_ERR_INVALID: no such chunk, or view_out->struct_size is not set. The view stays as it is until the pipeline is
  *  closed (after dp_pipeline_swap_comm: stage_object and param_list are others). */

@@ -20,15 +20,15 @@
 extern "C" {
 #endif
 
-#define DP_ABI_MAJOR 1 /* breaks: the host refuses to load, and says both numbers */
-#define DP_ABI_MINOR 1 /* grows: appended members and new interfaces */
+#define DP_ABI_MAJOR 2 /* breaks: the host refuses to load, and says both numbers */
+#define DP_ABI_MINOR 0 /* grows: appended members and new interfaces */
 
 /** Interface names. A third party adds its own ("com.acme.sparse_attn/1") without asking. */
 #define DP_IFACE_DEVICE    "dp.device/1"
 #define DP_IFACE_COMM      "dp.comm/1"
 #define DP_IFACE_ATTENTION "dp.attention/1"
 #define DP_IFACE_MOE       "dp.moe/1"
-#define DP_IFACE_EP        "dp.ep/1" /* since 1.1 */
+#define DP_IFACE_EP        "dp.ep/1"
 #define DP_IFACE_PROFILER  "dp.profiler/1"
 
 /** A 32-bit counter that one side advances and others wait for; may lie in memory shared between processes. All zero is
@@ -103,7 +103,33 @@ struct dp_host {
     const char *(*last_error)(const dp_host_t *h);
 };
 #define DP_HOST_MIN         DP_SIZE_TO(dp_host_t, last_error)
-#define DP_FAIL(h, st, ...) ((h)->fail((h), (st), __FILE__, __LINE__, __VA_ARGS__))
+#define DP_FAIL(h, st, ...) (((h)->fail)((h), (st), __FILE__, __LINE__, __VA_ARGS__))
+
+/** Takes over a struct by which the host asks (status.h): DP_TAKE(host, "comm_mine: config",
+ *  dp_comm_config_t, DP_COMM_CONFIG_MIN, &own, config); into NULL it only looks. DP_ERR_INVALID:
+ *  `from` is NULL or too short; DP_ERR_UNSUPPORTED: it asks for what these headers do not know. [any] */
+#define DP_TAKE(h, what, type, least, to, from) dp_take((h), (what), #type, (least), (to), sizeof(type), (from))
+static inline dp_status_t dp_take(const dp_host_t *h, const char *what, const char *type, size_t least, void *to,
+                                  size_t to_bytes, const void *from)
+{
+    uint32_t bytes, set;
+
+    if (from == NULL)
+        return DP_FAIL(h, DP_ERR_INVALID, "%s is NULL", what);
+    memcpy(&bytes, from, sizeof(bytes));
+    if (bytes < least || bytes > DP_SIZED_MOST)
+        return DP_FAIL(h, DP_ERR_INVALID, "%s: struct_size is %u, at least %u is needed: set it to sizeof(%s)", what,
+                       (unsigned)bytes, (unsigned)least, type);
+    set = dp_sized_unknown(from, (uint32_t)to_bytes);
+    if (set != 0)
+        return DP_FAIL(h, DP_ERR_UNSUPPORTED,
+                       "%s: byte %u of %s is set, but this plugin (ABI %d.%d) knows %u bytes: use a newer plugin, or "
+                       "leave newer members zero",
+                       what, (unsigned)set, type, DP_ABI_MAJOR, DP_ABI_MINOR, (unsigned)to_bytes);
+    if (to != NULL)
+        (void)dp_sized_take(to, (uint32_t)to_bytes, from);
+    return DP_OK;
+}
 
 /** "dp.host.boot/1": a key-value store shared by all ranks of the job. Set-up only, never in a step. */
 #define DP_HOST_BOOT "dp.host.boot/1"

@@ -147,11 +147,11 @@ typedef struct dp_verify_report {
     int32_t peak_deferred;    /* most weight gradients deferred at once on a rank */
     /* 1: every chunk finishes its weight gradients (B or W) in micro-batch order 0, 1, 2, ... */
     int32_t ordered_weights;
-    /* since 1.1: most backwards alive at once on a rank, from the begin of an I or B to the end of
+    /* most backwards alive at once on a rank, from the begin of an I or B to the end of
      * the W or B: so much memory `backward_buffer` of stage.h it has */
     int32_t peak_backward_buffers;
 } dp_verify_report_t;
-#define DP_VERIFY_REPORT_MIN DP_SIZE_TO(dp_verify_report_t, ordered_weights)
+#define DP_VERIFY_REPORT_MIN DP_SIZE_TO(dp_verify_report_t, peak_backward_buffers)
 
 /** Proves that the program is complete and completes under its transport. A run makes no choices,
  * so a program without cycles is free of deadlock. Checked are:

@@ -38,9 +38,9 @@ DP_API dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *pipeline, const char *co
 typedef struct dp_memory_report {
     uint32_t struct_size; /* set by the caller */
     size_t params, grads, saved, work, boundary, transport, records, total;
-    size_t backward_buffer; /* since 1.1: of backwards, beside saved (stage.h) */
+    size_t backward_buffer; /* of backwards, beside saved (stage.h) */
 } dp_memory_report_t;
-#define DP_MEMORY_REPORT_MIN DP_SIZE_TO(dp_memory_report_t, total)
+#define DP_MEMORY_REPORT_MIN DP_SIZE_TO(dp_memory_report_t, backward_buffer)
 /** DP_ERR_INVALID: report_out->struct_size is not set. [any] */
 DP_API dp_status_t dp_pipeline_memory(const dp_pipeline_t *pipeline, dp_memory_report_t *report_out);
 

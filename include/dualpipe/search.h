@@ -57,7 +57,7 @@ typedef struct dp_search_request {
      * micro-batch) and of weights (these for a copy of them on a rank) together */
     double activation_bytes, weight_bytes;
 } dp_search_request_t;
-#define DP_SEARCH_REQUEST_MIN DP_SIZE_TO(dp_search_request_t, user)
+#define DP_SEARCH_REQUEST_MIN DP_SIZE_TO(dp_search_request_t, weight_bytes)
 
 /** The result of a search. The caller sets struct_size. The schedule belongs to the library until
  * dp_search_clear(). */

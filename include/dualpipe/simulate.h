@@ -72,7 +72,7 @@ typedef struct dp_costs {
      * and fb above */
     double r;
 } dp_costs_t;
-#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, fb_forward_starts)
+#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, r)
 
 /** The cost of a full backward, without r. [any] */
 static inline double dp_costs_backward(const dp_costs_t *costs)
@@ -111,14 +111,14 @@ typedef struct dp_segment_costs {
     const dp_segment_cost_t *list;
     /* 1: messages leave from the lane that made them, as small ones do between CPUs */
     int32_t inline_messages;
-    /* since 1.1. R of the four segments of a layer (those of the all-to-all lane have none) or,
+    /* R of the four segments of a layer (those of the all-to-all lane have none) or,
      * [first[stages]], of those of `list`; NULL: none has. Borrowed as list */
     double r[DP_SEGMENT_COSTS];
     const double *list_r;
     /* 1: stages have memory that only backwards have, as where R is not 0 (stage.h) */
     int32_t backward_buffer;
 } dp_segment_costs_t;
-#define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, w)
+#define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, backward_buffer)
 
 /** An overlapped forward and backward of a device. The caller sets struct_size. */
 typedef struct dp_pair_figures {
@@ -156,7 +156,7 @@ typedef struct dp_measured_costs {
      * were seen */
     const dp_segment_costs_t *stage_segments;
 } dp_measured_costs_t;
-#define DP_MEASURED_COSTS_MIN DP_SIZE_TO(dp_measured_costs_t, segments)
+#define DP_MEASURED_COSTS_MIN DP_SIZE_TO(dp_measured_costs_t, stage_segments)
 
 /** Measures the costs of the schedule that made a timeline (of dp_pipeline_timeline() or
  * dp_simulate()). Row r is pipeline rank r mod P. F, I, W, B and F&B are mean lengths of
@@ -190,11 +190,11 @@ typedef struct dp_simulation {
      * that is 1/C of a device counts 1/C) */
     double *peak_activations;
     dp_timeline_t *timeline; /* times scaled by 1e6 (one unit = 1 ms); NULL unless asked for */
-    /* since 1.1: [ranks] most backwards alive at once, from the begin of an I or B to the end of
+    /* [ranks] most backwards alive at once, from the begin of an I or B to the end of
      * its W or B, in the same units: what `backward_buffer` is held for */
     double *peak_backward_buffers;
 } dp_simulation_t;
-#define DP_SIMULATION_MIN DP_SIZE_TO(dp_simulation_t, timeline)
+#define DP_SIMULATION_MIN DP_SIZE_TO(dp_simulation_t, peak_backward_buffers)
 
 /** Runs a program. Free the result with dp_simulation_clear().
  *

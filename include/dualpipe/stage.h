@@ -124,15 +124,15 @@ typedef struct dp_segment_call {
     double loss_scale; /* multiply the gradient of the loss by this where it begins, at the last stage, and that of an
                           auxiliary loss. Not the losses themselves. The step's, weighted (dp_step_t.tokens) */
     double *aux_loss;
-    void *backward_buffer; /* since 1.1 */
-    /* since 1.1: with dp_pipeline_options_t.tokens how many tokens this micro-batch has, else 0; its documents
+    void *backward_buffer;
+    /* with dp_pipeline_options_t.tokens how many tokens this micro-batch has, else 0; its documents
        (dp_step_t.documents), 0: none; and where each ends, [documents], in memory that host and device reach, valid
        during the step. boundary_bytes: of x, y, dy and dx in this call; what lies behind is not read */
     uint32_t tokens, documents;
     const uint32_t *document_ends;
     size_t boundary_bytes;
 } dp_segment_call_t;
-#define DP_SEGMENT_CALL_MIN DP_SIZE_TO(dp_segment_call_t, aux_loss)
+#define DP_SEGMENT_CALL_MIN DP_SIZE_TO(dp_segment_call_t, boundary_bytes)
 
 /** Puts the work of one call on `s` and returns. */
 typedef dp_status_t (*dp_segment_fn)(void *self, const dp_segment_call_t *call, dp_stream_t *s);
@@ -150,11 +150,11 @@ typedef struct dp_segment {
     void *self;             /* given to the functions */
     dp_segment_fn forward, backward_input, backward_weight;
     dp_segment_host_fn host_forward, host_backward_input, host_backward_weight;
-    /* since 1.1: R, of segments on DP_LANE_COMPUTE alone */
+    /* R, of segments on DP_LANE_COMPUTE alone */
     dp_segment_fn recompute;
     dp_segment_host_fn host_recompute;
 } dp_segment_t;
-#define DP_SEGMENT_MIN DP_SIZE_TO(dp_segment_t, host_backward_weight)
+#define DP_SEGMENT_MIN DP_SIZE_TO(dp_segment_t, host_recompute)
 
 /** A part: segments that share parameters, saved and work memory: a layer, an embedding, a head. */
 typedef struct dp_part {
@@ -175,10 +175,10 @@ typedef struct dp_part {
     const int32_t *placement; /* NULL, or where sharded parameters are those of replicas: the expert that each replica
                                  (dp_param_t.expert) is of, so that dp_pipeline_gradient_norm counts it once. Read
                                  between steps; not copied */
-    size_t boundary_bytes;    /* since 1.1: so many of x, y, dy and dx, their first, are the part's; what lies behind
+    size_t boundary_bytes;    /* so many of x, y, dy and dx, their first, are the part's; what lies behind
                                  goes past it unchanged, x to y and dy to dx, or is zero where x or dy is NULL. 0: all */
 } dp_part_t;
-#define DP_PART_MIN DP_SIZE_TO(dp_part_t, placement)
+#define DP_PART_MIN DP_SIZE_TO(dp_part_t, boundary_bytes)
 
 typedef struct dp_stage dp_stage_t;
 

@@ -37,7 +37,7 @@ typedef enum dp_state_scope {
                              in the expert group */
     DP_STATE_PIPELINE = 2, /* of a pipeline (e, d): the same on its ranks; other pipelines have their own */
     DP_STATE_JOB = 3,      /* the same on every rank */
-    /* since 1.1: what the optimizer keeps, as PARAMS, but of this rank's shards: memory has dp_chunk_view_t.shard_count
+    /* what the optimizer keeps, as PARAMS, but of this rank's shards: memory has dp_chunk_view_t.shard_count
      * elements at the places of shard_list. The same as PARAMS without dp_pipeline_options_t.zero */
     DP_STATE_SHARDS = 4
 } dp_state_scope_t;

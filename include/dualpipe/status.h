@@ -36,21 +36,48 @@ extern "C" {
  *                 compute share, dp_host_sm_t.compute_sms, where the host gives one (plugin.h) */
 
 /**
- * Structs that grow begin with `uint32_t struct_size`, set to sizeof(the struct) by whoever owns the memory: new
- * members are appended, and each side uses what both know. Behind each such struct stands DP_<NAME>_MIN, its size in
- * version
- * 1.0: whoever receives a shorter one refuses it, and takes what lies behind its end as zero. A member that is zero
- * always means its default. Structs without a size say "Frozen": they never grow, and their `reserved` members are
- * zero. DP_SIZE_TO: bytes up to the end of a member. DP_REACHES: struct `s` (may be NULL) is long enough to have the
- * member. DP_HAS: and it is not NULL; for pointers and for functions of a table.
+ * Structs that cross the library's boundary begin with `uint32_t struct_size`, which whoever owns the memory sets to
+ * sizeof(the struct). They grow at their end, and zero is every member's default. There are two kinds:
+ *
+ *   asks    options, configs, requests, steps, io: somebody wants something. What a shorter one lacks
+ *           is zero. Of a longer one, the bytes that the receiver does not know must be zero, else it
+ *           is DP_ERR_UNSUPPORTED in a sentence that names struct and byte: nothing that was asked
+ *           for is dropped in silence. A member marked [hint] changes no result: who is refused
+ *           because of it may set it to zero and call again.
+ *   offers  tables of functions, services of the host, results: a longer one is welcome, and what is
+ *           not known in it is ignored. DP_HAS asks whether a pointer or function is there.
+ *
+ * DP_<NAME>_MIN is a struct's size when this ABI major began; a shorter one is DP_ERR_INVALID.
+ * Structs without a size say "Frozen": they never grow, and their `reserved` members are zero.
+ * DP_SIZE_TO: bytes up to the end of a member. DP_REACHES: struct `s` (may be NULL) has the member.
+ * DP_HAS: and it is not NULL.
  */
 #define DP_SIZE_TO(type, member)    (offsetof(type, member) + sizeof(((type *)0)->member))
 #define DP_REACHES(s, type, member) ((s) != NULL && (s)->struct_size >= DP_SIZE_TO(type, member))
 #define DP_HAS(s, type, member)     (DP_REACHES(s, type, member) && (s)->member != NULL)
 
-/** Takes over a struct that the other side filled: *to becomes its first members, as many as both know, and zeros; its
- *  struct_size becomes to_bytes. [any] [signal] */
-static inline void dp_sized_take(void *to, uint32_t to_bytes, const void *from)
+/** No struct is longer: a larger struct_size was never set. */
+#define DP_SIZED_MOST 4096u
+
+/** 0, or the offset of the first byte behind the first `known` ones that is set in a struct by which
+ *  the other side asks; DP_SIZED_MOST: its struct_size is larger than that. [any] [signal] */
+static inline uint32_t dp_sized_unknown(const void *s, uint32_t known)
+{
+    const unsigned char *bytes = (const unsigned char *)s;
+    uint32_t size;
+
+    memcpy(&size, s, sizeof(size));
+    if (size > DP_SIZED_MOST)
+        return DP_SIZED_MOST;
+    while (known < size && bytes[known] == 0)
+        known++;
+    return known < size ? known : 0;
+}
+
+/** Takes over a struct of the other side: *to becomes its first members, as many as both know, and zeros; its
+ *  struct_size becomes to_bytes. What dp_sized_unknown(from, to_bytes) answers; plugins use DP_TAKE (plugin.h), which
+ *  makes a message of it. [any] [signal] */
+static inline uint32_t dp_sized_take(void *to, uint32_t to_bytes, const void *from)
 {
     uint32_t from_bytes;
 
@@ -58,6 +85,7 @@ static inline void dp_sized_take(void *to, uint32_t to_bytes, const void *from)
     memset(to, 0, to_bytes);
     memcpy(to, from, from_bytes < to_bytes ? from_bytes : to_bytes);
     memcpy(to, &to_bytes, sizeof(to_bytes));
+    return dp_sized_unknown(from, to_bytes);
 }
 
 /** Puts results into a struct of the other side: as many members as both know, and never its struct_size. [any]
@@ -152,9 +180,9 @@ typedef struct dp_allocator {
 /** Installs hooks; NULL restores malloc. Call before any other function, or while no object is alive. [main] */
 DP_API void dp_set_allocator(const dp_allocator_t *hooks);
 
-/** "0.1.0", and the same as numbers. */
-#define DP_VERSION        "0.1.0"
-#define DP_VERSION_NUMBER 100 /* 10000 * major + 100 * minor + patch */
+/** The version of configure.ac, and the same as a number. */
+#define DP_VERSION        "0.2.0"
+#define DP_VERSION_NUMBER 200 /* 10000 * major + 100 * minor + patch */
 DP_API const char *dp_version(void);
 
 #ifdef __cplusplus

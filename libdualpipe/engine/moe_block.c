@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * moe_block.c: the plugins' instances that the MoE layers of a rank share, opened by name and closed in order. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "engine/engine.h"
@@ -45,32 +46,21 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
 {
     dp_attention_config_t config;
     const void *table;
-    dp_status_t status =
-        load_kind("attention", options->attention, context, DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN, &table);
 
-    if (status < 0)
-        return status;
+    DO(dp__take("dp_moe_block_open: attention_config", dp_attention_config_t, DP_ATTENTION_CONFIG_MIN, &config,
+                options->attention_config));
+    DO(load_kind("attention", options->attention, context, DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN, &table));
     b->attention_vt = table;
-    dp_sized_take(&config, sizeof(config), options->attention_config);
-    if (config.kv_rank > 0 && (b->attention_vt->caps & DP_ATTENTION_CAP_LATENT) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "dp_moe_block_open: attention_config->kv_rank is %u, and the attention plugin has no multi-head "
-                       "latent attention (DP_ATTENTION_CAP_LATENT): use one that has, attention_cpu say, or leave it 0",
-                       config.kv_rank);
-    if (config.recompute != DP_RECOMPUTE_NONE && (b->attention_vt->caps & DP_ATTENTION_CAP_RECOMPUTE) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "dp_moe_block_open: the attention plugin recomputes nothing (DP_ATTENTION_CAP_RECOMPUTE): leave "
-                       "attention_config->recompute 0, or use one that does, attention_cpu say");
     config.device_vt = context->device_vt;
     config.device = context->device;
     return b->attention_vt->open(context->host, &config, &b->attention);
 }
 
 /* The plugin that carries rows, if one was named. */
-static dp_status_t load_ep(const dp_moe_block_t *b, const dp_build_context_t *context,
-                           const dp_moe_block_options_t *options, const dp_ep_vt_t **ep_out)
+static dp_status_t load_ep(const dp_build_context_t *context, const dp_moe_block_options_t *options,
+                           const dp_ep_vt_t **ep_out)
 {
-    const char *name = DP_REACHES(options, dp_moe_block_options_t, ep) ? options->ep : NULL;
+    const char *name = options->ep;
     char named[DP__NAME_BYTES];
     const void *table;
     dp_status_t status = dp__plugin_named("ep", name, named);
@@ -78,42 +68,20 @@ static dp_status_t load_ep(const dp_moe_block_t *b, const dp_build_context_t *co
     *ep_out = NULL;
     if (status < 0 || named[0] == '\0')
         return status;
-    if ((b->moe_vt->caps & DP_MOE_CAP_EP) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "dp_moe_block_open: the MoE plugin carries its rows itself (no DP_MOE_CAP_EP): name no plugin "
-                       "of dp.ep/1 (\"%s\"), or use a MoE plugin that takes one, moe_cpu say",
-                       named);
     status = load_kind("ep", named, context, DP_IFACE_EP, DP_EP_VT_MIN, &table);
     if (status >= 0)
         *ep_out = table;
     return status;
 }
 
-static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_block_options_t *options)
+static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_block_options_t *options,
+                            dp_moe_config_t config)
 {
-    dp_moe_config_t config;
     const void *table;
-    dp_status_t status = load_kind("moe", options->moe, context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table);
 
-    if (status < 0)
-        return status;
+    DO(load_kind("moe", options->moe, context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table));
     b->moe_vt = table;
-    dp_sized_take(&config, sizeof(config), options->moe_config);
-    if (config.replicas > 0 && (b->moe_vt->caps & DP_MOE_CAP_REPLICAS) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "dp_moe_block_open: the MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS): leave "
-                       "moe_config->replicas 0");
-    if (config.recompute != DP_RECOMPUTE_NONE && (b->moe_vt->caps & DP_MOE_CAP_RECOMPUTE) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "dp_moe_block_open: the MoE plugin recomputes nothing (DP_MOE_CAP_RECOMPUTE): leave "
-                       "moe_config->recompute 0, or use one that does, moe_cpu say");
-    if (config.route_groups > 1 && (b->moe_vt->caps & DP_MOE_CAP_ROUTE_GROUPS) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "dp_moe_block_open: the MoE plugin has no groups of experts (DP_MOE_CAP_ROUTE_GROUPS): leave "
-                       "moe_config->route_groups 0, or use one that has, moe_cpu say");
-    status = load_ep(b, context, options, &config.ep_vt);
-    if (status < 0)
-        return status;
+    DO(load_ep(context, options, &config.ep_vt));
     config.device_vt = context->device_vt;
     config.device = context->device;
     config.comm_vt = context->comm_vt;
@@ -149,46 +117,32 @@ static dp_status_t open_replicas(dp_moe_block_t *b, const dp_build_context_t *co
     return dp__replicas_open(&config, &b->replicas);
 }
 
-static dp_status_t check_block(const dp_build_context_t *context, const dp_moe_block_options_t *options,
-                               const dp_moe_block_t *const *block_out)
+static dp_status_t open_all(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_block_options_t *options)
 {
-    dp_status_t status =
-        dp__sized_check("dp_moe_block_open: context", context, "dp_build_context_t", DP_BUILD_CONTEXT_MIN);
+    dp_moe_config_t moe;
 
-    if (status >= 0)
-        status =
-            dp__sized_check("dp_moe_block_open: options", options, "dp_moe_block_options_t", DP_MOE_BLOCK_OPTIONS_MIN);
-    if (status >= 0)
-        status = dp__sized_check("dp_moe_block_open: attention_config", options->attention_config,
-                                 "dp_attention_config_t", DP_ATTENTION_CONFIG_MIN);
-    if (status >= 0)
-        status =
-            dp__sized_check("dp_moe_block_open: moe_config", options->moe_config, "dp_moe_config_t", DP_MOE_CONFIG_MIN);
-    if (status >= 0)
-        status = dp__sized_check("dp_moe_block_open: moe_config->shape", options->moe_config->shape, "dp_block_shape_t",
-                                 DP_BLOCK_SHAPE_MIN);
-    if (status >= 0 && block_out == NULL)
-        status = dp_fail(DP_ERR_INVALID, "dp_moe_block_open: block_out is NULL");
-    return status;
+    DO(dp__take("dp_moe_block_open: moe_config", dp_moe_config_t, DP_MOE_CONFIG_MIN, &moe, options->moe_config));
+    DO(dp__take("dp_moe_block_open: moe_config->shape", dp_block_shape_t, DP_BLOCK_SHAPE_MIN, &b->shape, moe.shape));
+    DO(open_attention(b, context, options));
+    DO(open_moe(b, context, options, moe));
+    return open_replicas(b, context, &moe);
 }
 
 dp_status_t dp_moe_block_open(const dp_build_context_t *context, const dp_moe_block_options_t *options,
                               dp_moe_block_t **block_out)
 {
+    dp_moe_block_options_t own;
     dp_moe_block_t *b;
-    dp_status_t status = check_block(context, options, (const dp_moe_block_t *const *)block_out);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(dp__sized_check("dp_moe_block_open: context", context, "dp_build_context_t", DP_BUILD_CONTEXT_MIN));
+    DO(dp__take("dp_moe_block_open: options", dp_moe_block_options_t, DP_MOE_BLOCK_OPTIONS_MIN, &own, options));
+    if (block_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_block_open: block_out is NULL");
     b = dp__calloc(1, sizeof(*b));
     if (b == NULL)
         return dp_fail(DP_ERR_NOMEM, "dp_moe_block_open: no memory for its record");
-    dp_sized_take(&b->shape, sizeof(b->shape), options->moe_config->shape);
-    status = open_attention(b, context, options);
-    if (status >= 0)
-        status = open_moe(b, context, options);
-    if (status >= 0)
-        status = open_replicas(b, context, options->moe_config);
+    status = open_all(b, context, &own);
     if (status < 0) {
         dp_moe_block_close(b);
         return status;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * open.c: a pipeline from its options to the first step, and back. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "engine/engine.h"
@@ -39,6 +40,7 @@ static dp_status_t set_grid(dp_pipeline_t *p)
 
 static dp_status_t check_options(const dp_pipeline_options_t *o)
 {
+    dp_device_config_t device;
     const dp_schedule_t *s = o->schedule;
 
     if (o->build == NULL)
@@ -56,13 +58,9 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
         return dp_fail(DP_ERR_INVALID, "one_accumulator is %d: 0 and 1 are legal", o->one_accumulator);
     if (o->trace_steps < 0 || o->trace_steps > MOST_TRACE_STEPS)
         return dp_fail(DP_ERR_INVALID, "trace_steps is %d; 0 to %d are legal", o->trace_steps, MOST_TRACE_STEPS);
-    if (o->device_config != NULL) {
-        dp_status_t status = dp__sized_check("dp_pipeline_open: options.device_config", o->device_config,
-                                             "dp_device_config_t", DP_DEVICE_CONFIG_MIN);
-
-        if (status < 0)
-            return status;
-    }
+    if (o->device_config != NULL)
+        DO(dp__take("dp_pipeline_open: options.device_config", dp_device_config_t, DP_DEVICE_CONFIG_MIN, &device,
+                    o->device_config));
     if (s == NULL)
         return dp__lengths_check(o);
     if (s->chunks < 1 || s->chunks > DP_MAX_CHUNKS)
@@ -108,7 +106,7 @@ static dp_status_t open_device(dp_pipeline_t *p)
     if (p->device != NULL)
         return DP_OK; /* since an epoch before */
     if (p->options.device_config != NULL)
-        dp_sized_take(&config, sizeof(config), p->options.device_config);
+        (void)dp_sized_take(&config, sizeof(config), p->options.device_config); /* found in order before */
     if (dp__guard_wanted() && config.queue_length > 0 && config.queue_length < GUARDED_QUEUE)
         config.queue_length = GUARDED_QUEUE;
     p->options.device_config = NULL; /* the trainer's again when open returns */
@@ -294,15 +292,14 @@ static dp_status_t set_up_with_others(dp_pipeline_t *p)
 
 dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t **pipeline_out)
 {
+    dp_pipeline_options_t own;
     dp_pipeline_t *p;
     dp_status_t status;
 
     if (pipeline_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_open: pipeline_out is NULL");
     *pipeline_out = NULL;
-    status = dp__sized_check("dp_pipeline_open: options", options, "dp_pipeline_options_t", DP_PIPELINE_OPTIONS_MIN);
-    if (status < 0)
-        return status;
+    DO(dp__take("dp_pipeline_open: options", dp_pipeline_options_t, DP_PIPELINE_OPTIONS_MIN, &own, options));
     if (options->group == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_open: options.group is NULL: join one first (dp_group_join)");
     p = dp__calloc(1, sizeof(*p));
@@ -311,7 +308,7 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
         dp_group_abort(options->group, status, dp_last_error()); /* the others are on their way here */
         return status;
     }
-    dp_sized_take(&p->options, sizeof(p->options), options);
+    p->options = own;
     p->memory.struct_size = sizeof(p->memory);
     p->group = options->group;
     p->host = dp_group_host(options->group);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * save.c: checkpoints written by a thread beside the steps. Each rank's thread writes its file; that of rank 0 waits
  * for the files of all and publishes them. The ranks tell each other how it went when they meet at the next save. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "base/wait.h"
@@ -149,13 +150,9 @@ static dp_status_t settle(dp_pipeline_t *p, bool *busy_out)
 
 /* ---- open and close ---- */
 
-static dp_status_t check_options(const dp_pipeline_t *p, const dp_save_options_t *options)
+static dp_status_t take_options(const dp_pipeline_t *p, const dp_save_options_t *given, dp_save_options_t *options)
 {
-    dp_status_t status =
-        dp__sized_check("dp_pipeline_save_open: options", options, "dp_save_options_t", DP_SAVE_OPTIONS_MIN);
-
-    if (status < 0)
-        return status;
+    DO(dp__take("dp_pipeline_save_open: options", dp_save_options_t, DP_SAVE_OPTIONS_MIN, options, given));
     if (p == NULL || p->run.failed || p->saving != NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_save_open: the pipeline is NULL, has failed, or saves already");
     if (options->folder == NULL || *options->folder == '\0' || options->keep < 0)
@@ -182,13 +179,14 @@ static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_save
 
 dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *options)
 {
+    dp_save_options_t own;
     dp__saving_t *s;
-    dp_status_t status = check_options(p, options);
+    dp_status_t status = take_options(p, options, &own);
 
     if (status < 0)
         return status;
     s = dp__calloc(1, sizeof(*s));
-    status = s != NULL ? start_saving(p, s, options) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
+    status = s != NULL ? start_saving(p, s, &own) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
     status = dp__agree(p, status, "cannot save");
     if (status >= 0 && pthread_create(&s->thread, NULL, write_all, s) != 0)
         status = dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "a thread cannot be started"), "dp_pipeline_save_open");

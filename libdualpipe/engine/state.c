@@ -94,13 +94,12 @@ static dp_status_t append_state(dp_pipeline_t *p, dp_state_t *s)
 dp_status_t dp_pipeline_register_state(dp_pipeline_t *p, const dp_state_t *state)
 {
     dp_state_t own;
-    dp_status_t status = dp__sized_check("dp_pipeline_register_state: state", state, "dp_state_t", DP_STATE_MIN);
+    dp_status_t status = dp__take("dp_pipeline_register_state: state", dp_state_t, DP_STATE_MIN, &own, state);
 
     if (status >= 0 && (p == NULL || p->run.failed))
         status = dp_fail(DP_ERR_INVALID, "dp_pipeline_register_state: the pipeline is NULL or has failed");
     if (status < 0)
         return status;
-    dp_sized_take(&own, sizeof(own), state);
     status = check_name(&own);
     if (status >= 0)
         status = check_shape(p, &own);

@@ -14,9 +14,9 @@ static dp_status_t finish_streams(dp_pipeline_t *p)
     return DP_OK;
 }
 
-static dp_status_t check_step(const dp_pipeline_t *p, const dp_step_t *step)
+static dp_status_t take_step(const dp_pipeline_t *p, const dp_step_t *step, dp_step_t *own)
 {
-    DO(dp__sized_check("dp_pipeline_step: step", step, "dp_step_t", DP_STEP_MIN));
+    DO(dp__take("dp_pipeline_step: step", dp_step_t, DP_STEP_MIN, own, step));
     if (p == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: the pipeline is NULL");
     if (p->recovery.reformed)
@@ -96,8 +96,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     dp_step_t own;
     dp_status_t status;
 
-    DO(check_step(p, step));
-    dp_sized_take(&own, sizeof(own), step);
+    DO(take_step(p, step, &own));
     forward_only = own.forward_only || p->schedule->forward_only;
     own.forward_only = forward_only;
     plan = forward_only && p->programs.forward != NULL ? &p->plans.forward : &p->plans.training;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * shape.c: checks what a caller gives: sizes, options, loads. */
 #include "eplb/shape.h"
+#include "base/do.h"
 #include "base/sized.h"
 
 #include <float.h>
@@ -32,10 +33,10 @@ static bool is_divisible(const dp__eplb_sizes_t *s)
 
 dp_status_t dp__eplb_check_shape(const dp_eplb_shape_t *shape, dp__eplb_sizes_t *sizes_out)
 {
-    dp_status_t status = dp__sized_check("eplb: the shape", shape, "dp_eplb_shape_t", DP_EPLB_SHAPE_MIN);
+    dp_eplb_shape_t own;
 
-    if (status < 0)
-        return status;
+    DO(dp__take("eplb: the shape", dp_eplb_shape_t, DP_EPLB_SHAPE_MIN, &own, shape));
+    shape = &own;
     const struct {
         const char *name;
         int32_t value;
@@ -78,15 +79,10 @@ dp__eplb_sizes_t dp__eplb_as_global(const dp__eplb_sizes_t *sizes)
 
 dp_status_t dp__eplb_check_options(const dp_eplb_options_t *options, dp_eplb_options_t *options_out)
 {
-    dp_status_t status;
-
     *options_out = (dp_eplb_options_t){.struct_size = sizeof(*options_out)};
     if (options == NULL)
         return DP_OK;
-    status = dp__sized_check("eplb: the options", options, "dp_eplb_options_t", DP_EPLB_OPTIONS_MIN);
-    if (status < 0)
-        return status;
-    dp_sized_take(options_out, sizeof(*options_out), options);
+    DO(dp__take("eplb: the options", dp_eplb_options_t, DP_EPLB_OPTIONS_MIN, options_out, options));
     if (options_out->policy < DP_EPLB_AUTO || options_out->policy > DP_EPLB_GLOBAL)
         return dp_fail(DP_ERR_INVALID, "eplb: there is no policy %d", options_out->policy);
     if (options_out->search_steps < 0 || options_out->search_ns < 0)

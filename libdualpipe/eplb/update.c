@@ -3,6 +3,7 @@
  * update.c: from the placement in use to a better one, moving few experts. Each layer has two
  * candidates, one made from the placement in use and one from the plan that loads alone would give;
  * the one that moves less is taken. */
+#include "base/do.h"
 #include "base/sized.h"
 #include "eplb/few_moves.h"
 #include "eplb/greedy.h"
@@ -26,16 +27,9 @@ typedef struct candidate {
 static dp_status_t check_update(const dp__eplb_sizes_t *sizes, const dp_eplb_update_options_t *given,
                                 dp_eplb_update_options_t *out)
 {
-    dp_status_t status = DP_OK;
-
     *out = (dp_eplb_update_options_t){.struct_size = sizeof(*out)};
     if (given != NULL)
-        status =
-            dp__sized_check("eplb: the update options", given, "dp_eplb_update_options_t", DP_EPLB_UPDATE_OPTIONS_MIN);
-    if (status < 0)
-        return status;
-    if (given != NULL)
-        dp_sized_take(out, sizeof(*out), given);
+        DO(dp__take("eplb: the update options", dp_eplb_update_options_t, DP_EPLB_UPDATE_OPTIONS_MIN, out, given));
     if (!isfinite(out->threshold) || out->threshold < 0.0 || !isfinite(out->bound) ||
         (out->bound != 0.0 && out->bound < 1.0))
         return dp_fail(DP_ERR_INVALID,

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * group.c: the public functions on a group: checks, then the link. */
 #include "group/group.h"
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "group/pin.h"
@@ -105,13 +106,8 @@ dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *a
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out)
 {
     memset(options_out, 0, sizeof(*options_out));
-    if (given != NULL) {
-        dp_status_t status = dp__sized_check("group options", given, "dp_group_options_t", DP_GROUP_OPTIONS_MIN);
-
-        if (status < 0)
-            return status;
-        dp_sized_take(options_out, sizeof(*options_out), given);
-    }
+    if (given != NULL)
+        DO(dp__take("group options", dp_group_options_t, DP_GROUP_OPTIONS_MIN, options_out, given));
     if (!(options_out->join_seconds >= 0 && options_out->join_seconds <= 1e6) ||
         !(options_out->hang_seconds >= 0 && options_out->hang_seconds <= 1e6))
         return dp_fail(DP_ERR_INVALID, "group options: join_seconds %g, hang_seconds %g: both lie between 0 and 1e6",

@@ -3,6 +3,7 @@
  * mixed.c: see mixed.h: the tables, opening and closing, channels. */
 #include "base/do.h"
 #include "base/hash.h"
+#include "base/sized.h"
 #include "mixed/parts.h"
 
 #include <pthread.h>
@@ -11,16 +12,12 @@
 
 /* ---- opening ---- */
 
-static dp_status_t check_group(const dp_host_t *host, const dp_comm_config_t *config)
+static dp_status_t take_group(const dp_host_t *host, const dp_comm_config_t *given, dp_comm_config_t *config)
 {
     static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     size_t n;
 
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "config.struct_size of a group is %u, at least %zu is needed: set it to "
-                       "sizeof(dp_comm_config_t)",
-                       config->struct_size, DP_COMM_CONFIG_MIN);
+    DO(dp__take("config of a group", dp_comm_config_t, DP_COMM_CONFIG_MIN, config, given));
     n = config->name != NULL ? strlen(config->name) : 0;
     if (n < 1 || n >= DP__MIXED_NAME || strspn(config->name, legal) != n)
         return DP_FAIL(host, DP_ERR_INVALID, "a group's name must have 1 to %d characters of [A-Za-z0-9._-]",
@@ -166,10 +163,12 @@ static void close_comm(dp_comm_t *comm)
 }
 
 static dp_status_t open_pair(const dp_comm_vt_t *near, const dp_comm_vt_t *far, const dp_host_t *host,
-                             const dp_comm_config_t *config, dp_comm_t **comm_out)
+                             const dp_comm_config_t *given, dp_comm_t **comm_out)
 {
+    dp_comm_config_t own;
+    const dp_comm_config_t *config = &own;
     dp_comm_t *comm;
-    dp_status_t status = check_group(host, config);
+    dp_status_t status = take_group(host, given, &own);
 
     if (status < 0)
         return status;
@@ -239,16 +238,11 @@ static size_t count_memory(dp_comm_t *comm)
 static dp_status_t open_channel(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     const dp__mixed_map_t *m = &comm->map;
-    dp_channel_config_t own = {.struct_size = sizeof(own)};
+    dp_channel_config_t own;
     dp_channel_end_t *end;
     dp_status_t status;
 
-    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "group %s: config.struct_size of a channel is %u, at least %zu is "
-                       "needed: set it to sizeof(dp_channel_config_t)",
-                       comm->name, config->struct_size, DP_CHANNEL_CONFIG_MIN);
-    dp_sized_take(&own, sizeof(own), config);
+    DO(dp__take("config of a channel", dp_channel_config_t, DP_CHANNEL_CONFIG_MIN, &own, config));
     if (own.peer < 0 || own.peer >= comm->nranks || own.peer == comm->rank)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, own.id,
                        own.peer, comm->nranks);

@@ -6,6 +6,7 @@
  * How many rows there are is known on the device alone. So this is for devices that run host functions on memory that
  * the host reaches; on others all rows go over far, which reaches the ranks of our own host as well. */
 #include "base/do.h"
+#include "base/sized.h"
 #include "mixed/parts.h"
 
 #include <stdio.h>
@@ -100,16 +101,14 @@ static dp_status_t open_parts(dp_exchange_t *x, const dp_exchange_config_t *conf
     return status == DP_ERR_UNSUPPORTED ? DP_OK : status;
 }
 
-dp_status_t dp__mixed_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+dp_status_t dp__mixed_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *given, dp_exchange_t **exchange_out)
 {
+    dp_exchange_config_t own;
+    const dp_exchange_config_t *config = &own;
     dp_exchange_t *x;
     dp_status_t status;
 
-    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "group %s: config.struct_size of an exchange is %u, at least %zu "
-                       "is needed: set it to sizeof(dp_exchange_config_t)",
-                       comm->name, config->struct_size, DP_EXCHANGE_CONFIG_MIN);
+    DO(dp__take("config of an exchange", dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, &own, given));
     x = comm->host->allocate(comm->host, sizeof(*x), 64);
     if (x == NULL)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);

@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "overlap/bound.h"
@@ -64,12 +65,7 @@ static const dp__overlap_rules_t in_order = {.alive = {2, 2, 2}};
 
 static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_request_t *request)
 {
-    dp_status_t status = dp__sized_check("plan: the request", given, "dp_overlap_request_t", DP_OVERLAP_REQUEST_MIN);
-
-    if (status < 0)
-        return status;
-    *request = (dp_overlap_request_t){.struct_size = sizeof(*request)};
-    dp_sized_take(request, sizeof(*request), given);
+    DO(dp__take("plan: the request", dp_overlap_request_t, DP_OVERLAP_REQUEST_MIN, request, given));
     if (request->schedule == NULL || request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "plan: no schedule, or no costs");
     if (request->schedule->nbraids > 0 || request->schedule->forward_only)

@@ -345,7 +345,7 @@ static dp_status_t make(const dp_plugin_t *plugin, const interface_t *interface,
         return dp_fail(DP_ERR_NOMEM, "plugin %s: no memory for its table %s", plugin->name, interface->id);
     made->original = original;
     made->interface = interface;
-    dp_sized_take(made->table, (uint32_t)interface->bytes, original);
+    (void)dp_sized_take(made->table, (uint32_t)interface->bytes, original); /* a table may be longer */
     status = fill_table(plugin, interface, made->table);
     if (status < 0) {
         dp__free(made);

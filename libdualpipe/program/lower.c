@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * lower.c: from lists of operations to what every rank does, transfers included. */
 #include "program/lower.h"
+#include "base/do.h"
 
 #include "base/memory.h"
 #include "base/sized.h"
@@ -199,15 +200,11 @@ dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_optio
 {
     dp_lower_options_t o = {.struct_size = sizeof(o)};
     dp__lowering_t w = {.microbatches = dp_schedule_path_microbatches(schedule, 0)};
-    dp_status_t status = DP_OK;
+    dp_status_t status;
 
     *program_out = NULL;
     if (options != NULL)
-        status = dp__sized_check("program: the options", options, "dp_lower_options_t", DP_LOWER_OPTIONS_MIN);
-    if (status < 0)
-        return status;
-    if (options != NULL)
-        dp_sized_take(&o, sizeof(o), options);
+        DO(dp__take("program: the options", dp_lower_options_t, DP_LOWER_OPTIONS_MIN, &o, options));
     if (o.slots < 0 || o.slots > DP_MAX_MICROBATCHES)
         return dp_fail(DP_ERR_INVALID, "program: %d slots per channel; 1 to %d are possible", o.slots,
                        DP_MAX_MICROBATCHES);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * emit.c: from a method's rule for one rank to a whole schedule. */
 #include "schedule/emit.h"
+#include "base/do.h"
 
 #include "base/memory.h"
 #include "base/sized.h"
@@ -83,12 +84,7 @@ static int64_t emit_rank_into(dp__emit_t *e, dp__emit_rank_fn emit_rank, int32_t
 dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *request,
                               dp_schedule_request_t *request_out)
 {
-    dp_status_t status =
-        dp__sized_check("schedule: the request", request, "dp_schedule_request_t", DP_SCHEDULE_REQUEST_MIN);
-
-    if (status < 0)
-        return status;
-    dp_sized_take(request_out, sizeof(*request_out), request);
+    DO(dp__take("schedule: the request", dp_schedule_request_t, DP_SCHEDULE_REQUEST_MIN, request_out, request));
     if (request_out->ranks < 1 || request_out->ranks > DP_MAX_RANKS)
         return dp_fail(DP_ERR_INVALID, "%s: %d ranks; 1 to %d are possible", method, request_out->ranks, DP_MAX_RANKS);
     if (request_out->microbatches < 1 || request_out->microbatches > DP_MAX_MICROBATCHES)

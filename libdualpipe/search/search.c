@@ -25,6 +25,7 @@
 #include <dualpipe/search.h>
 
 #include "base/clock.h"
+#include "base/do.h"
 #include "base/sized.h"
 #include "overlap/bound.h"
 #include "search/greedy.h"
@@ -601,20 +602,14 @@ static void forget_starts(search_t *search)
 static dp_status_t take_request(const dp_search_request_t *from, search_t *search)
 {
     dp_search_request_t *request = &search->request;
-    dp_status_t status = dp__sized_check("dp_search: the request", from, "dp_search_request_t", DP_SEARCH_REQUEST_MIN);
 
-    if (status < 0)
-        return status;
-    dp_sized_take(request, sizeof(*request), from);
+    DO(dp__take("dp_search: the request", dp_search_request_t, DP_SEARCH_REQUEST_MIN, request, from));
     if (request->ranks < 1 || request->microbatches < 1)
         return dp_fail(DP_ERR_INVALID, "search: %d ranks and %d micro-batches: both must be 1 or more", request->ranks,
                        request->microbatches);
     if (request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "search: no costs");
-    status = dp__sized_check("dp_search: the costs", request->costs, "dp_costs_t", DP_COSTS_MIN);
-    if (status < 0)
-        return status;
-    dp_sized_take(&search->costs, sizeof(search->costs), request->costs);
+    DO(dp__take("dp_search: the costs", dp_costs_t, DP_COSTS_MIN, &search->costs, request->costs));
     request->costs = &search->costs;
     if (request->costs->stage_scale != NULL && request->stages < 1)
         return dp_fail(DP_ERR_INVALID, "search: costs with a stage_scale, and `stages` does not say of how many");

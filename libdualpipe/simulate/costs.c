@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * costs.c: checks a cost model, and what an operation costs in it. */
 #include "simulate/costs.h"
+#include "base/do.h"
 
 #include <math.h>
 
@@ -14,19 +15,21 @@ static bool in_bounds(double cost)
     return isfinite(cost) && cost >= 0.0 && cost <= DP__COST_MAX;
 }
 
-static dp_status_t check_topology(const dp_topology_t *t, double bytes)
+static dp_status_t check_topology(const dp_topology_t *given, double bytes)
 {
-    const double all[] = {t->near_hop, t->near_bandwidth, t->far_hop, t->far_bandwidth};
-    static const char *const names[] = {"NEAR.HOP", "NEAR.BANDWIDTH", "FAR.HOP", "FAR.BANDWIDTH"};
-    dp_status_t status = dp__sized_check("simulate: the topology", t, "dp_topology_t", DP_TOPOLOGY_MIN);
+    dp_topology_t own;
 
-    for (int k = 0; k < 4 && status >= 0; k++)
+    DO(dp__take("simulate: the topology", dp_topology_t, DP_TOPOLOGY_MIN, &own, given));
+    const double all[] = {own.near_hop, own.near_bandwidth, own.far_hop, own.far_bandwidth};
+    static const char *const names[] = {"NEAR.HOP", "NEAR.BANDWIDTH", "FAR.HOP", "FAR.BANDWIDTH"};
+
+    for (int k = 0; k < 4; k++)
         if (!in_bounds(all[k]) || (k % 2 != 0 && all[k] > 0.0 && !in_bounds(bytes / all[k])))
-            status = dp_fail(DP_ERR_INVALID,
-                             "simulate: %s of the topology is %g; it has to be between 0 and %g, and so has what a "
-                             "message takes",
-                             names[k], all[k], DP__COST_MAX);
-    return status;
+            return dp_fail(DP_ERR_INVALID,
+                           "simulate: %s of the topology is %g; it has to be between 0 and %g, and so has what a "
+                           "message takes",
+                           names[k], all[k], DP__COST_MAX);
+    return DP_OK;
 }
 
 dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out)
@@ -35,11 +38,8 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
         const char *name;
         double value;
     } all[8];
-    dp_status_t status = dp__sized_check("simulate: the costs", costs, "dp_costs_t", DP_COSTS_MIN);
 
-    if (status < 0)
-        return status;
-    dp_sized_take(resolved_out, sizeof(*resolved_out), costs);
+    DO(dp__take("simulate: the costs", dp_costs_t, DP_COSTS_MIN, resolved_out, costs));
     if (!in_bounds(resolved_out->r))
         return dp_fail(DP_ERR_INVALID, "simulate: cost R is %g; it has to be between 0 and %g", resolved_out->r,
                        DP__COST_MAX);

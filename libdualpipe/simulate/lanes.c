@@ -416,7 +416,7 @@ dp_status_t dp__lanes_make(const dp__model_t *model, dp__lanes_model_t *out)
     if (status >= 0 && (in_lane == NULL || out->commands == NULL))
         status = dp_fail(DP_ERR_NOMEM, "simulate: no memory for the commands of %d ranks", program->ranks);
     for (int32_t c = 0; c < program->nchannels && status >= 0; c++)
-        in_lane[c] = DP_REACHES(segments, dp_segment_costs_t, inline_messages) && segments->inline_messages;
+        in_lane[c] = segments != NULL && segments->inline_messages;
     for (int32_t r = 0; r < program->ranks && status >= 0; r++) {
         for (int32_t c = 0; c < program->chunks; c++)
             stages[c] = out->stages.at[dp__model_chunk(model, r, c)->stage].shape;

@@ -4,6 +4,7 @@
  * which a table finds, and with equal numbers of layers, and moves cuts as long as the simulated
  * step gets shorter: stages that are not alike wait for each other in other ways than for the
  * dearest one alone. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "simulate/model.h"
@@ -179,18 +180,16 @@ static dp_status_t prepare_search(search_t *s)
 
 dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_out, double *step_out)
 {
-    search_t s = {.request = request};
+    dp_partition_request_t own;
+    search_t s = {.request = &own};
     double step = 0;
-    dp_status_t status =
-        dp__sized_check("partition request", request, "dp_partition_request_t", DP_PARTITION_REQUEST_MIN);
+    dp_status_t status = DP_OK;
 
-    if (status < 0)
-        return status;
+    DO(dp__take("partition request", dp_partition_request_t, DP_PARTITION_REQUEST_MIN, &own, request));
+    request = &own;
     if (request->program == NULL || request->costs == NULL || request->layer_costs == NULL || first_out == NULL)
         return dp_fail(DP_ERR_INVALID, "partition: program, costs, layer_costs and first_out are required");
-    status = dp__sized_check("costs", request->costs, "dp_costs_t", DP_COSTS_MIN);
-    if (status < 0)
-        return status;
+    DO(dp__take("costs", dp_costs_t, DP_COSTS_MIN, &s.costs, request->costs));
     s.layers = request->layers;
     s.stages = dp_schedule_stages(request->program->schedule);
     if (s.layers < s.stages || s.layers > LAYERS_MAX)
@@ -202,7 +201,6 @@ dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_o
     s.scale = dp__calloc((size_t)s.stages, sizeof(*s.scale));
     s.first = dp__calloc(2 * ((size_t)s.stages + 1), sizeof(*s.first));
     s.found = s.first + s.stages + 1;
-    dp_sized_take(&s.costs, sizeof(s.costs), request->costs);
     s.costs.stage_scale = s.scale;
     if (s.before == NULL || s.scale == NULL || s.first == NULL)
         status = dp_fail(DP_ERR_NOMEM, "partition: no memory for %d layers on %d stages", s.layers, s.stages);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "program/pair.h"
@@ -58,8 +59,7 @@ static double ready_time(const braid_t *x, const dp__pair_step_t *step)
 /* What is recomputed before an I: on its lane at once. */
 static void run_recompute(braid_t *x, const dp__pair_step_t *step, double free_at[2])
 {
-    double r =
-        step->pass == DP_OP_I && DP_REACHES(x->costs, dp_segment_costs_t, r) ? x->costs->r[step->segment % LAYER] : 0.0;
+    double r = step->pass == DP_OP_I ? x->costs->r[step->segment % LAYER] : 0.0;
 
     if (r == 0.0)
         return;
@@ -122,22 +122,14 @@ static braid_times_t run_pair(braid_t *x, bool forward)
     return run_braid(x, dp__pair_order(x->shape, forward ? x->segments : 0, x->shape, x->segments, x->steps));
 }
 
-static dp_status_t check_segments(const dp_segment_costs_t *segments, const dp_costs_t *costs,
-                                  const dp_pair_figures_t *pair_out)
+static dp_status_t take_segments(const dp_segment_costs_t *given, dp_segment_costs_t *segments)
 {
-    dp_status_t status = dp__sized_check("segment costs", segments, "dp_segment_costs_t", DP_SEGMENT_COSTS_MIN);
-
-    if (status >= 0)
-        status = dp__sized_check("segment costs: the costs", costs, "dp_costs_t", DP_COSTS_MIN);
-    if (status >= 0 && pair_out != NULL)
-        status = dp__sized_check("segment costs: the figures", pair_out, "dp_pair_figures_t", DP_PAIR_FIGURES_MIN);
-    if (status < 0)
-        return status;
+    DO(dp__take("segment costs", dp_segment_costs_t, DP_SEGMENT_COSTS_MIN, segments, given));
     if (segments->layers < 1 || segments->layers > DP_SEGMENT_LAYERS)
         return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible", segments->layers,
                        DP_SEGMENT_LAYERS);
     for (int s = 0; s < LAYER; s++) {
-        const double r = DP_REACHES(segments, dp_segment_costs_t, r) ? segments->r[s] : 0.0;
+        const double r = segments->r[s];
         const double all[] = {segments->f[s], segments->i[s], segments->w[s], r};
 
         for (int p = 0; p < 4; p++)
@@ -182,12 +174,15 @@ static void clear_braid(braid_t *x)
 
 dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs, dp_pair_figures_t *pair_out)
 {
-    dp_status_t status = check_segments(segments, costs, pair_out);
+    dp_segment_costs_t own;
+    dp_status_t status;
     braid_t x;
 
-    if (status < 0)
-        return status;
-    status = allocate_braid(segments, &x);
+    DO(dp__sized_check("segment costs: the costs", costs, "dp_costs_t", DP_COSTS_MIN));
+    if (pair_out != NULL)
+        DO(dp__sized_check("segment costs: the figures", pair_out, "dp_pair_figures_t", DP_PAIR_FIGURES_MIN));
+    DO(take_segments(segments, &own));
+    status = allocate_braid(&own, &x);
     if (status >= 0) {
         braid_times_t pair = run_pair(&x, true);
         dp_pair_figures_t figures = {.struct_size = sizeof(figures),

@@ -172,10 +172,6 @@ dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, in
         status = model.costs.segments != NULL ? run_lanes(&model, with_timeline, &found)
                                               : run_model(&model, NULL, with_timeline, &found);
     dp__model_clear(&model);
-    if (!DP_REACHES(result, dp_simulation_t, peak_backward_buffers)) {
-        dp__free(found.peak_backward_buffers);
-        found.peak_backward_buffers = NULL;
-    }
     if (status >= 0)
         dp_sized_put(result, &found);
     else
@@ -187,10 +183,9 @@ void dp_simulation_clear(dp_simulation_t *result)
 {
     dp_simulation_t empty = {.struct_size = sizeof(empty)};
 
-    if (!DP_REACHES(result, dp_simulation_t, timeline))
+    if (!DP_REACHES(result, dp_simulation_t, peak_backward_buffers))
         return;
-    if (DP_REACHES(result, dp_simulation_t, peak_backward_buffers))
-        dp__free(result->peak_backward_buffers);
+    dp__free(result->peak_backward_buffers);
     dp__free(result->bubble);
     dp__free(result->peak_activations);
     dp_timeline_free(result->timeline);

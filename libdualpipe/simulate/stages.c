@@ -116,17 +116,16 @@ static void make_shapes(const dp_segment_cost_t *list, const double *r, int32_t 
 
 dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__stages_t *out)
 {
-    dp_segment_costs_t c = {.struct_size = sizeof(c)};
+    dp_segment_costs_t c;
     int32_t stages = dp_schedule_stages(schedule), count = 0;
     const double *r;
     bool backward_buffer;
     dp_status_t status =
-        dp__sized_check("simulate: the segment costs", costs->segments, "dp_segment_costs_t", DP_SEGMENT_COSTS_MIN);
+        dp__take("simulate: the segment costs", dp_segment_costs_t, DP_SEGMENT_COSTS_MIN, &c, costs->segments);
 
     *out = (dp__stages_t){.at = NULL};
     if (status < 0)
         return status;
-    dp_sized_take(&c, sizeof(c), costs->segments);
     backward_buffer = c.backward_buffer != 0;
     status = c.list != NULL ? check_list(&c, stages) : make_layers(&c, dp_schedule_split(schedule), out, &count);
     if (status < 0)

@@ -8,7 +8,9 @@
  * with recompute of experts and of attention before their I where the blocks want it. Parameters,
  * saved, backward_buffer and work memory of the layer are those of attention followed by those of
  * MoE; work memory starts with h, the tensor between the two. */
+#include "base/do.h"
 #include "base/memory.h"
+#include "base/sized.h"
 #include "stage/dtype.h"
 #include "stage/replicas.h"
 #include "stage/stage.h"
@@ -392,11 +394,7 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
         part_out == NULL)
         return dp_fail(DP_ERR_INVALID,
                        "dp_moe_layer_part: both tables and instances, layer_out and part_out are required");
-    if (part_out->struct_size < DP_PART_MIN)
-        return dp_fail(DP_ERR_INVALID,
-                       "dp_moe_layer_part: part_out->struct_size is %u, at least %zu is needed: set it to "
-                       "sizeof(dp_part_t)",
-                       part_out->struct_size, DP_PART_MIN);
+    DO(dp__sized_check("dp_moe_layer_part: part_out", part_out, "dp_part_t", DP_PART_MIN));
     if (!dp__dtype_of_params(dtype))
         return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: dtype is %s; parameters are DP_F32, DP_F64 or DP_BF16",
                        dp__dtype_name(dtype));

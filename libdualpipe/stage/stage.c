@@ -6,6 +6,8 @@
  * the part that is running (parts of one pass run one after the other, so they share it). A forward has what is
  * backward_buffer of the running part behind that. */
 #include "stage/stage.h"
+#include "base/do.h"
+#include "base/sized.h"
 
 #include "base/memory.h"
 #include "stage/dtype.h"
@@ -158,27 +160,22 @@ static const void *at(const void *array, uint32_t stride, int32_t index)
 static dp_status_t take_segments(dp_stage_t *stage, dp__stage_part_t *part, int32_t index)
 {
     const dp_segment_t *given = part->part.segments;
+    char what[48];
 
     if (given == NULL || part->part.nsegments < 1)
         return dp_fail(DP_ERR_INVALID, "part %d has %d segments%s; at least one is needed", index, part->part.nsegments,
                        given == NULL ? " and no list of them" : "");
-    if (given->struct_size < DP_SEGMENT_MIN)
-        return dp_fail(DP_ERR_INVALID,
-                       "part %d: segments[0].struct_size is %u, at least %zu is needed: set it to sizeof(dp_segment_t)",
-                       index, given->struct_size, DP_SEGMENT_MIN);
     for (int32_t s = 0; s < part->part.nsegments; s++) {
         const dp_segment_t *from = at(given, given->struct_size, s);
-        dp_status_t status;
 
         if (from->struct_size != given->struct_size)
             return dp_fail(DP_ERR_INVALID,
                            "part %d: segments[%d].struct_size is %u, that of segments[0] %u: set both to "
                            "sizeof(dp_segment_t)",
                            index, s, from->struct_size, given->struct_size);
-        dp_sized_take(&part->segments[s], sizeof(part->segments[s]), from);
-        status = check_segment(&part->segments[s], index, s);
-        if (status < 0)
-            return status;
+        snprintf(what, sizeof(what), "part %d: segments[%d]", index, s);
+        DO(dp__take(what, dp_segment_t, DP_SEGMENT_MIN, &part->segments[s], from));
+        DO(check_segment(&part->segments[s], index, s));
         stage->host |= part->segments[s].host_forward != NULL || part->segments[s].host_backward_input != NULL ||
                        part->segments[s].host_backward_weight != NULL || part->segments[s].host_recompute != NULL;
     }
@@ -188,6 +185,7 @@ static dp_status_t take_segments(dp_stage_t *stage, dp__stage_part_t *part, int3
 static dp_status_t take_sizes(const dp_stage_t *stage, dp__stage_part_t *part, int32_t index)
 {
     const dp_block_sizes_t *given = part->part.sizes;
+    char what[48];
 
     part->sizes = (dp_block_sizes_t){.struct_size = sizeof(part->sizes)};
     if (part->part.boundary_bytes > stage->boundary_bytes)
@@ -195,11 +193,8 @@ static dp_status_t take_sizes(const dp_stage_t *stage, dp__stage_part_t *part, i
                        part->part.boundary_bytes, stage->boundary_bytes);
     if (given == NULL)
         return DP_OK;
-    if (given->struct_size < DP_BLOCK_SIZES_MIN)
-        return dp_fail(DP_ERR_INVALID,
-                       "part %d: sizes->struct_size is %u, at least %zu is needed: set it to sizeof(dp_block_sizes_t)",
-                       index, given->struct_size, DP_BLOCK_SIZES_MIN);
-    dp_sized_take(&part->sizes, sizeof(part->sizes), given);
+    snprintf(what, sizeof(what), "part %d: sizes", index);
+    DO(dp__take(what, dp_block_sizes_t, DP_BLOCK_SIZES_MIN, &part->sizes, given));
     if (part->sizes.nparams > 0 && part->part.param_list == NULL)
         return dp_fail(DP_ERR_INVALID, "part %d: %u parameters announced, no list given", index, part->sizes.nparams);
     for (uint32_t p = 0; p < part->sizes.nparams; p++) {
@@ -215,6 +210,7 @@ static dp_status_t take_sizes(const dp_stage_t *stage, dp__stage_part_t *part, i
 static dp_status_t take_parts(dp_stage_t *stage, const dp_part_t *parts)
 {
     int64_t segments = 0;
+    char what[48];
 
     stage->parts = dp__calloc((size_t)stage->nparts, sizeof(*stage->parts));
     if (stage->parts == NULL)
@@ -222,12 +218,12 @@ static dp_status_t take_parts(dp_stage_t *stage, const dp_part_t *parts)
     for (int32_t i = 0; i < stage->nparts; i++) {
         const dp_part_t *from = at(parts, parts->struct_size, i);
 
-        if (from->struct_size < DP_PART_MIN || from->struct_size != parts->struct_size)
+        if (from->struct_size != parts->struct_size)
             return dp_fail(DP_ERR_INVALID,
-                           "part %d: struct_size is %u, at least %zu is needed, the same for all parts: set it to "
-                           "sizeof(dp_part_t)",
-                           i, from->struct_size, DP_PART_MIN);
-        dp_sized_take(&stage->parts[i].part, sizeof(dp_part_t), from);
+                           "part %d: struct_size is %u, that of part 0 %u: set both to sizeof(dp_part_t)", i,
+                           from->struct_size, parts->struct_size);
+        snprintf(what, sizeof(what), "part %d", i);
+        DO(dp__take(what, dp_part_t, DP_PART_MIN, &stage->parts[i].part, from));
         segments += from->nsegments > 0 ? from->nsegments : 0;
     }
     if (segments > MOST_SEGMENTS)

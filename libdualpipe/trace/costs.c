@@ -370,9 +370,11 @@ static dp_status_t write_costs_json(const dp_trace_t *trace, const request_t *re
 
 /* ---- the request ---- */
 
-static dp_status_t read_request(const dp_trace_costs_t *costs, request_t *request)
+static dp_status_t read_request(const dp_trace_costs_t *given, request_t *request)
 {
-    dp_status_t status = dp__sized_check("dp_trace_costs_write: costs", costs, "dp_trace_costs_t", DP_TRACE_COSTS_MIN);
+    dp_trace_costs_t own;
+    const dp_trace_costs_t *const costs = &own;
+    dp_status_t status = dp__take("dp_trace_costs_write: costs", dp_trace_costs_t, DP_TRACE_COSTS_MIN, &own, given);
 
     if (status != DP_OK)
         return status;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * trace.c: collects from the events of a trace what its figures are made of. */
 #include "trace/trace.h"
+#include "base/do.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -309,17 +310,16 @@ static dp_status_t read_trace(dp_read_fn read, void *user, const dp_trace_option
 
 dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t *options, dp_trace_t **trace_out)
 {
-    static const dp_trace_options_t defaults = {.struct_size = sizeof(defaults)};
+    dp_trace_options_t own = {.struct_size = sizeof(own)};
     regex_t comm;
     dp_status_t status;
 
     if (read == NULL || trace_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_trace_read: read and trace_out must not be NULL");
     *trace_out = NULL;
-    options = options != NULL ? options : &defaults;
-    status = dp__sized_check("dp_trace_read: options", options, "dp_trace_options_t", DP_TRACE_OPTIONS_MIN);
-    if (status != DP_OK)
-        return status;
+    if (options != NULL)
+        DO(dp__take("dp_trace_read: options", dp_trace_options_t, DP_TRACE_OPTIONS_MIN, &own, options));
+    options = &own;
     if (options->communication == NULL)
         return read_trace(read, user, options, NULL, trace_out);
     status = dp__trace_regex(options->communication, &comm);

@@ -8,14 +8,6 @@
 
 #include "plugins/common/check.h"
 
-static dp_status_t check_config_structs(const dp_host_t *host, const char *plugin, const dp_attention_config_t *c)
-{
-    dp_status_t status =
-        check_size(host, plugin, "config", "dp_attention_config_t", c->struct_size, DP_ATTENTION_CONFIG_MIN);
-
-    return status < 0 ? status : check_shape(host, plugin, c->shape);
-}
-
 static dp_status_t check_dtype(const dp_host_t *host, const char *plugin, unsigned takes, dp_dtype_t dtype)
 {
     const bool bf16 = (takes & ATTN_TAKES_BF16) != 0;
@@ -176,14 +168,16 @@ dp_status_t attn_too_large(const dp_host_t *host, const char *plugin, const attn
 dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,
                            const dp_attention_config_t *config, attn_dims_t *n)
 {
-    dp_status_t status = check_config_structs(host, plugin, config);
+    dp_status_t status;
     dp_attention_config_t taken;
     const dp_attention_config_t *c = &taken;
     bool latent;
 
+    status = DP_TAKE(host, plugin, dp_attention_config_t, DP_ATTENTION_CONFIG_MIN, &taken, config);
+    if (status >= 0)
+        status = DP_TAKE(host, plugin, dp_block_shape_t, DP_BLOCK_SHAPE_MIN, NULL, taken.shape);
     if (status < 0)
         return status;
-    dp_sized_take(&taken, sizeof(taken), config);
     latent = c->kv_rank > 0;
     status = check_dtype(host, plugin, takes, c->shape->dtype);
     if (status >= 0)

@@ -52,7 +52,7 @@ static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, cons
 dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, uint32_t caps,
                           const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken)
 {
-    dp_status_t status = check_size(host, plugin, "io", "dp_io_t", io->struct_size, DP_IO_MIN);
+    dp_status_t status = DP_TAKE(host, plugin, dp_io_t, DP_IO_MIN, taken, io);
 
     if (status < 0)
         return status;
@@ -74,7 +74,6 @@ dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_
         if (all[i].pointer == NULL && (needs & all[i].need) != 0)
             return DP_FAIL(host, DP_ERR_INVALID, "%s: %s of micro-batch %d: io.%s is NULL", plugin, pass,
                            (int)io->microbatch, all[i].name);
-    dp_sized_take(taken, sizeof(*taken), io);
     if (taken->tokens == 0)
         taken->tokens = n->tokens;
     return check_lengths(host, plugin, n, caps, taken);

@@ -121,7 +121,7 @@ dp_status_t attn_configure(dp_attention_t *a, const dp_attention_config_t *c)
 
     if (status >= 0)
         status = check_host_device(a->host, c);
-    if (status >= 0 && DP_REACHES(c, dp_attention_config_t, recompute))
+    if (status >= 0)
         status = check_recompute(a->host, PLUGIN, a->recompute = c->recompute);
     if (status < 0)
         return status;

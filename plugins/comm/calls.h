@@ -23,8 +23,10 @@ static inline size_t comm_round_line(size_t bytes)
 static inline dp_status_t comm_check_open(const dp_host_t *host, const char *plugin, const dp_comm_config_t *config,
                                           size_t name_bytes, int32_t ranks_max)
 {
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return check_size(host, plugin, "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
+    dp_status_t status = DP_TAKE(host, plugin, dp_comm_config_t, DP_COMM_CONFIG_MIN, NULL, config);
+
+    if (status < 0)
+        return status;
     if (config->name == NULL || config->name[0] == '\0' || strlen(config->name) >= name_bytes)
         return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %zu characters", name_bytes - 1);
     if (config->nranks < 1 || config->nranks > ranks_max || config->rank < 0 || config->rank >= config->nranks)
@@ -54,10 +56,11 @@ static inline dp_status_t comm_check_host_device(const dp_host_t *host, const ch
 static inline dp_status_t comm_check_channel(const dp_host_t *host, const char *plugin, const char *group, int32_t rank,
                                              int32_t nranks, uint32_t slots_max, const dp_channel_config_t *c)
 {
+    dp_status_t status = DP_TAKE(host, plugin, dp_channel_config_t, DP_CHANNEL_CONFIG_MIN, NULL, c);
     size_t all;
 
-    if (c->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return check_size(host, plugin, "config", "dp_channel_config_t", c->struct_size, DP_CHANNEL_CONFIG_MIN);
+    if (status < 0)
+        return status;
     if (c->peer < 0 || c->peer >= nranks || c->peer == rank)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", group, c->id, c->peer,
                        nranks);
@@ -74,10 +77,11 @@ static inline dp_status_t comm_check_exchange(const dp_host_t *host, const char 
                                               int32_t nranks, uint32_t slots, uint32_t slots_max,
                                               const dp_exchange_config_t *c)
 {
+    dp_status_t status = DP_TAKE(host, plugin, dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, NULL, c);
     size_t all;
 
-    if (c->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return check_size(host, plugin, "config", "dp_exchange_config_t", c->struct_size, DP_EXCHANGE_CONFIG_MIN);
+    if (status < 0)
+        return status;
     if (c->row_bytes == 0 || c->row_bytes % 16 != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", group,
                        c->id, c->row_bytes);

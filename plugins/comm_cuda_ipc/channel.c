@@ -22,10 +22,11 @@ static dp_status_t ipc_check_channel(dp_comm_t *comm, const dp_channel_config_t 
 {
     const dp_host_t *host = comm->host;
     area_t area;
+    dp_status_t status;
 
-    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return check_size(host, "comm_cuda_ipc", "config", "dp_channel_config_t", config->struct_size,
-                          DP_CHANNEL_CONFIG_MIN);
+    status = DP_TAKE(host, "comm_cuda_ipc", dp_channel_config_t, DP_CHANNEL_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
                        config->peer, comm->nranks);
@@ -53,7 +54,7 @@ dp_status_t ipc_channel_open(dp_comm_t *comm, const dp_channel_config_t *config,
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
     memset(end, 0, sizeof(*end));
     end->comm = comm;
-    dp_sized_take(&end->config, sizeof(end->config), config);
+    (void)dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->next = comm->ends;

@@ -23,10 +23,11 @@ static dp_status_t ipc_check_exchange(dp_comm_t *comm, const dp_exchange_config_
 {
     const dp_host_t *host = comm->host;
     area_t area;
+    dp_status_t status;
 
-    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return check_size(host, "comm_cuda_ipc", "config", "dp_exchange_config_t", config->struct_size,
-                          DP_EXCHANGE_CONFIG_MIN);
+    status = DP_TAKE(host, "comm_cuda_ipc", dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
                        config->id, config->row_bytes);
@@ -61,7 +62,7 @@ dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     memset(x, 0, sizeof(*x));
     x->comm = comm;
-    dp_sized_take(&x->config, sizeof(x->config), config);
+    (void)dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = slots;
     x->config.label = x->label;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");

@@ -46,7 +46,7 @@ dp_status_t mpi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config,
     if (end == NULL)
         return DP_ERR_NOMEM;
     end->comm = comm;
-    dp_sized_take(&end->config, sizeof(end->config), config);
+    (void)dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->requests[0] = end->requests[1] = MPI_REQUEST_NULL;

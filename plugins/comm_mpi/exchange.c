@@ -74,7 +74,7 @@ dp_status_t mpi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
         return DP_ERR_NOMEM;
     x->comm = comm;
     x->row = MPI_DATATYPE_NULL;
-    dp_sized_take(&x->config, sizeof(x->config), config);
+    (void)dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = slots;
     x->config.label = x->label;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");

@@ -23,9 +23,11 @@ static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint32_t 
 
 static dp_status_t nccl_check_channel(const dp_comm_t *comm, const dp_channel_config_t *c)
 {
-    if (c->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return check_size(comm->host, "comm_nccl", "config", "dp_channel_config_t", c->struct_size,
-                          DP_CHANNEL_CONFIG_MIN);
+    dp_status_t status;
+
+    status = DP_TAKE(comm->host, "comm_nccl", dp_channel_config_t, DP_CHANNEL_CONFIG_MIN, NULL, c);
+    if (status < 0)
+        return status;
     if (c->peer < 0 || c->peer >= comm->nranks || c->peer == comm->rank)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u: rank %d of group %s is no peer of ours", c->id, c->peer,
                        comm->name);
@@ -70,7 +72,7 @@ dp_status_t nccl_channel_open(dp_comm_t *comm, const dp_channel_config_t *config
     if (end == NULL)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
     *end = (dp_channel_end_t){.next = comm->ends, .comm = comm};
-    dp_sized_take(&end->config, sizeof(end->config), config);
+    (void)dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.sender = config->sender != 0;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "channel");
     __atomic_store_n(&comm->ends, end, __ATOMIC_RELEASE);

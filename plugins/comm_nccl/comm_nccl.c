@@ -181,8 +181,11 @@ dp_status_t nccl_window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, s
 
 static dp_status_t nccl_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return check_size(host, "comm_nccl", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
+    dp_status_t status;
+
+    status = DP_TAKE(host, "comm_nccl", dp_comm_config_t, DP_COMM_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
         return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
     if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)

@@ -22,10 +22,11 @@ dp_status_t nccl_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *conf
 {
     const dp_host_t *host = comm->host;
     dp_exchange_t *x;
+    dp_status_t status;
 
-    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return check_size(host, "comm_nccl", "config", "dp_exchange_config_t", config->struct_size,
-                          DP_EXCHANGE_CONFIG_MIN);
+    status = DP_TAKE(host, "comm_nccl", dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (config->row_bytes == 0 || config->row_bytes % 16 != 0 || config->capacity_rows == 0 ||
         config->capacity_rows > INT32_MAX || config->slots > 65536 ||
         config->row_bytes > SIZE_MAX / config->capacity_rows / 1024)
@@ -39,7 +40,7 @@ dp_status_t nccl_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *conf
     if (x == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for an exchange", comm->name);
     *x = (dp_exchange_t){.next = comm->exchanges, .comm = comm};
-    dp_sized_take(&x->config, sizeof(x->config), config);
+    (void)dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = config->slots > 0 ? config->slots : DEFAULT_SLOTS;
     x->stretch = config->row_bytes * config->capacity_rows;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "exchange");

@@ -94,7 +94,7 @@ dp_status_t ofi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config,
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
     memset(end, 0, sizeof(*end));
     end->comm = comm;
-    dp_sized_take(&end->config, sizeof(end->config), config);
+    (void)dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->stride = stride_of(end);

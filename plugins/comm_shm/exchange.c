@@ -103,7 +103,7 @@ dp_status_t shm_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     memset(x, 0, sizeof(*x));
     x->comm = comm;
-    dp_sized_take(&x->config, sizeof(x->config), config);
+    (void)dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = slots;
     x->config.label = x->label;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");

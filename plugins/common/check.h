@@ -9,35 +9,15 @@
 
 #include <string.h>
 
-/* A struct shorter than in ABI 1.0. struct_size: what the host wrote; what: how messages call the struct; least: its
- * DP_<NAME>_MIN. */
-static inline dp_status_t check_size(const dp_host_t *host, const char *plugin, const char *what, const char *type,
-                                     uint32_t struct_size, size_t least)
-{
-    if (struct_size >= least)
-        return DP_OK;
-    return DP_FAIL(host, DP_ERR_INVALID, "%s: %s.struct_size is %u, at least %zu is needed: set it to sizeof(%s)",
-                   plugin, what, struct_size, least, type);
-}
-
 /* Answers sizes() of a block. */
 static inline dp_status_t answer_sizes(const dp_host_t *host, const char *plugin, const dp_block_sizes_t *sizes,
                                        dp_block_sizes_t *sizes_out)
 {
-    dp_status_t status =
-        check_size(host, plugin, "sizes_out", "dp_block_sizes_t", sizes_out->struct_size, DP_BLOCK_SIZES_MIN);
-
-    if (status >= 0)
-        dp_sized_put(sizes_out, sizes);
-    return status;
-}
-
-/* The shape that a block's configuration points to. */
-static inline dp_status_t check_shape(const dp_host_t *host, const char *plugin, const dp_block_shape_t *shape)
-{
-    if (shape == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: config.shape is NULL", plugin);
-    return check_size(host, plugin, "config.shape", "dp_block_shape_t", shape->struct_size, DP_BLOCK_SHAPE_MIN);
+    if (sizes_out->struct_size < DP_BLOCK_SIZES_MIN)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: struct_size of sizes_out is %u: set it to sizeof(dp_block_sizes_t)",
+                       plugin, sizes_out->struct_size);
+    dp_sized_put(sizes_out, sizes);
+    return DP_OK;
 }
 
 /* A level of recomputation that there is. */

@@ -33,9 +33,9 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     uint32_t length = config->queue_length != 0 ? config->queue_length : QUEUE_LENGTH;
     dp_status_t status;
 
-    if (config->struct_size < DP_DEVICE_CONFIG_MIN)
-        return check_size(host, "device_cpu", "config", "dp_device_config_t", config->struct_size,
-                          DP_DEVICE_CONFIG_MIN);
+    status = DP_TAKE(host, "device_cpu", dp_device_config_t, DP_DEVICE_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (length > QUEUE_LENGTH_MAX || (length & (length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u", length,
                        QUEUE_LENGTH_MAX);

@@ -16,9 +16,10 @@ static void device_close(dp_device_t *device);
 
 static dp_status_t check_device_config(const dp_host_t *host, const dp_device_config_t *config)
 {
-    if (config->struct_size < DP_DEVICE_CONFIG_MIN)
-        return check_size(host, "device_cuda", "config", "dp_device_config_t", config->struct_size,
-                          DP_DEVICE_CONFIG_MIN);
+    dp_status_t status = DP_TAKE(host, "device_cuda", dp_device_config_t, DP_DEVICE_CONFIG_MIN, NULL, config);
+
+    if (status < 0)
+        return status;
     if (config->queue_length > QUEUE_LENGTH_MAX || (config->queue_length & (config->queue_length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u",
                        config->queue_length, QUEUE_LENGTH_MAX);

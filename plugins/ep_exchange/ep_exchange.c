@@ -250,7 +250,7 @@ static dp_status_t check_io(const dp_ep_t *ep, const dp_ep_io_t *io, uint32_t ca
 {
     const bool out = call == MOE_DISPATCH || call == MOE_COMBINE_BACKWARD;
     const char *missing;
-    dp_status_t status = check_size(ep->host, PLUGIN, "io", "dp_ep_io_t", io->struct_size, DP_EP_IO_MIN);
+    dp_status_t status = DP_TAKE(ep->host, PLUGIN, dp_ep_io_t, DP_EP_IO_MIN, NULL, io);
 
     if (status < 0)
         return status;
@@ -337,7 +337,7 @@ static dp_status_t ep_dispatch_backward(dp_ep_t *ep, const dp_ep_io_t *io, dp_st
 
 static dp_status_t check_ep_config(const dp_host_t *host, const dp_ep_config_t *c)
 {
-    dp_status_t status = check_size(host, PLUGIN, "config", "dp_ep_config_t", c->struct_size, DP_EP_CONFIG_MIN);
+    dp_status_t status = DP_TAKE(host, PLUGIN, dp_ep_config_t, DP_EP_CONFIG_MIN, NULL, c);
 
     if (status < 0)
         return status;
@@ -442,12 +442,13 @@ static dp_status_t ep_sizes(const dp_ep_t *ep, dp_ep_sizes_t *sizes_out)
         .saved_bytes = ep->saved.bytes,
         .scratch_bytes = ep->scratch.bytes,
     };
-    dp_status_t status =
-        check_size(ep->host, PLUGIN, "sizes_out", "dp_ep_sizes_t", sizes_out->struct_size, DP_EP_SIZES_MIN);
 
-    if (status >= 0)
-        dp_sized_put(sizes_out, &sizes);
-    return status;
+    if (sizes_out->struct_size < DP_EP_SIZES_MIN)
+        return DP_FAIL(ep->host, DP_ERR_INVALID,
+                       PLUGIN ": struct_size of sizes_out is %u: set it to sizeof(dp_ep_sizes_t)",
+                       sizes_out->struct_size);
+    dp_sized_put(sizes_out, &sizes);
+    return DP_OK;
 }
 
 static const dp_ep_vt_t ep_vt = {

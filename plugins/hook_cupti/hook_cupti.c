@@ -207,11 +207,10 @@ static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config
                                  dp_profiler_t **profiler_out)
 {
     dp_profiler_t *p;
-    dp_status_t status = DP_OK;
+    dp_status_t status = DP_TAKE(host, "hook_cupti", dp_profiler_config_t, DP_PROFILER_CONFIG_MIN, NULL, config);
 
-    if (config->struct_size < DP_PROFILER_CONFIG_MIN)
-        return check_size(host, "hook_cupti", "config", "dp_profiler_config_t", config->struct_size,
-                          DP_PROFILER_CONFIG_MIN);
+    if (status < 0)
+        return status;
     p = host->allocate(host, sizeof(*p), 16);
     if (p == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for a profiler");

@@ -7,13 +7,9 @@
 
 static dp_status_t check_io_structs(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io)
 {
-    dp_status_t status = check_size(host, plugin, "io", "dp_moe_io_t", io->struct_size, DP_MOE_IO_MIN);
+    dp_status_t status = DP_TAKE(host, plugin, dp_moe_io_t, DP_MOE_IO_MIN, NULL, io);
 
-    if (status < 0)
-        return status;
-    if (io->io == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: io.io is NULL", plugin);
-    return check_size(host, plugin, "io.io", "dp_io_t", io->io->struct_size, DP_IO_MIN);
+    return status < 0 ? status : DP_TAKE(host, plugin, dp_io_t, DP_IO_MIN, NULL, io->io);
 }
 
 dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe_io_t *moe_io, const char *call,
@@ -42,7 +38,7 @@ dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe
 dp_status_t moe_dims_of(const dp_host_t *host, const char *plugin, uint32_t caps, const dp_io_t *io,
                         const moe_dims_t *announced, moe_dims_t *n)
 {
-    const uint32_t most = (uint32_t)announced->tokens, given = DP_REACHES(io, dp_io_t, tokens) ? io->tokens : 0;
+    const uint32_t most = (uint32_t)announced->tokens, given = io->tokens;
     const uint32_t tokens = given > 0 ? given : most;
 
     if (tokens > most)

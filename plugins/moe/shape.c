@@ -9,9 +9,9 @@
 
 static dp_status_t check_config_structs(const dp_host_t *host, const char *plugin, const dp_moe_config_t *c)
 {
-    dp_status_t status = check_size(host, plugin, "config", "dp_moe_config_t", c->struct_size, DP_MOE_CONFIG_MIN);
+    dp_status_t status = DP_TAKE(host, plugin, dp_moe_config_t, DP_MOE_CONFIG_MIN, NULL, c);
 
-    return status < 0 ? status : check_shape(host, plugin, c->shape);
+    return status < 0 ? status : DP_TAKE(host, plugin, dp_block_shape_t, DP_BLOCK_SHAPE_MIN, NULL, c->shape);
 }
 
 static dp_status_t check_block(const dp_host_t *host, const moe_rules_t *rules, const dp_block_shape_t *s)
@@ -43,7 +43,7 @@ static dp_status_t check_experts(const dp_host_t *host, const moe_rules_t *rules
 
 static bool has_groups(const dp_moe_config_t *c)
 {
-    return DP_REACHES(c, dp_moe_config_t, route_limit) && c->route_groups > 1;
+    return c->route_groups > 1;
 }
 
 static dp_status_t check_groups(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)

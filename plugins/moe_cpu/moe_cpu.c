@@ -34,7 +34,7 @@ static dp_status_t begin_call(const dp_moe_t *moe, const dp_moe_io_t *io, const 
         .params = io->io->params,
         .grads = io->io->grads,
         .saved = io->io->saved,
-        .backward_buffer = DP_REACHES(io->io, dp_io_t, backward_buffer) ? io->io->backward_buffer : NULL,
+        .backward_buffer = io->io->backward_buffer,
         .work = io->io->work,
         .scratch = io->io->scratch,
         .x = io->io->x,
@@ -247,11 +247,6 @@ static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, d
     return compute_on(moe, io, s, moe->kernels->experts_recompute, "experts_recompute", MOE_NEED_NO_WORK);
 }
 
-static bool has_ep(const dp_moe_config_t *c)
-{
-    return DP_REACHES(c, dp_moe_config_t, ep_vt) && c->ep_vt != NULL;
-}
-
 static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
 {
     if (c->device == NULL || c->device_vt == NULL || !(c->device_vt->caps & DP_DEVICE_CAP_LAUNCH) ||
@@ -259,7 +254,7 @@ static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "moe_cpu runs host code on host memory, which this device does not offer: use it with "
                        "device_cpu");
-    return has_ep(c) ? DP_OK : moe_check_comm(host, rules.plugin, c);
+    return c->ep_vt != NULL ? DP_OK : moe_check_comm(host, rules.plugin, c);
 }
 
 /* Its instance, and what it asks for. */
@@ -283,9 +278,7 @@ static dp_status_t open_ep(dp_moe_t *moe, const dp_moe_config_t *c, dp_ep_sizes_
     };
     dp_status_t status;
 
-    status = check_size(moe->host, rules.plugin, "config.ep_vt", "dp_ep_vt_t", c->ep_vt->struct_size, DP_EP_VT_MIN);
-    if (status >= 0)
-        status = c->ep_vt->open(moe->host, &config, &moe->ep);
+    status = c->ep_vt->open(moe->host, &config, &moe->ep);
     if (status < 0)
         return status;
     moe->ep_vt = c->ep_vt;
@@ -318,13 +311,13 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     dp_status_t status;
 
     status = moe_dims_init(host, &rules, config, &opened.n);
-    if (status >= 0 && DP_REACHES(config, dp_moe_config_t, recompute))
+    if (status >= 0)
         opened.recompute = config->recompute;
     if (status >= 0)
         status = check_backends(host, config);
     if (status >= 0)
         status = check_recompute(host, rules.plugin, opened.recompute);
-    if (status >= 0 && has_ep(config))
+    if (status >= 0 && config->ep_vt != NULL)
         status = open_ep(&opened, config, &ep);
     if (status >= 0)
         status = moe_layout_init(host, &opened.n, opened.recompute, opened.ep_vt != NULL ? &ep : NULL,

@@ -53,9 +53,8 @@ static void *grad_at(const dp_moe_t *moe, void *grads, size_t offset)
 static void point_call(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
 {
     const moe_layout_t *l = &moe->layout;
-    void *const backward_buffer = DP_REACHES(io, dp_io_t, backward_buffer) ? io->backward_buffer : NULL;
 
-#define POINT_SAVED(type, name, rows, columns, bytes)   c->name = layout_find(io->saved, backward_buffer, l->name);
+#define POINT_SAVED(type, name, rows, columns, bytes)   c->name = layout_find(io->saved, io->backward_buffer, l->name);
 #define POINT_WORK(type, name, rows, columns, bytes)    c->name = block_at(io->work, l->name);
 #define POINT_SCRATCH(type, name, rows, columns, bytes) c->name = block_at(io->scratch, l->name);
     MOE_SAVED(POINT_SAVED)
@@ -729,7 +728,7 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
 
     if (status >= 0)
         status = moe_dims_init(host, &rules, config, &opened.n);
-    if (status >= 0 && DP_REACHES(config, dp_moe_config_t, recompute))
+    if (status >= 0)
         opened.recompute = config->recompute;
     if (status >= 0)
         status = check_recompute(host, rules.plugin, opened.recompute);

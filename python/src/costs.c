@@ -13,13 +13,14 @@ dp_status_t dp_python_costs_read(const char *path, dp_costs_t *costs, double *sc
     dp_costs_t all;
     dp_status_t status = cost_keys_read(path, &keys);
 
-    dp_sized_take(&all, sizeof(all), costs);
+    (void)dp_sized_take(&all, sizeof(all), costs);
     if (status == DP_OK)
         status = cost_keys_resolve(&keys, &all, &pair);
     if (all.r > 0) { /* Python's costs have no R */
         all.fb = dp_costs_pair(&all) + all.r;
         all.b = dp_costs_backward(&all) + all.r;
         all.i += all.r;
+        all.r = 0;
     }
     dp_sized_put(costs, &all);
     for (int32_t k = 0; scales != NULL && k < keys.nscales && k < *nscales; k++)

@@ -456,7 +456,7 @@ static const void *get_interface(const char *id)
 DP_PLUGIN_DEFINE(train_moe_cuda) = {
     DP_PLUGIN_HEAD,
     .name = "train_moe_cuda",
-    .version = "0.1.0",
+    .version = DP_VERSION,
     .summary = "the ends and the optimizer of the example train_moe on a CUDA device",
     .get_interface = get_interface,
 };

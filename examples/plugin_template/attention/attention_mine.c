@@ -294,14 +294,12 @@ static dp_status_t enqueue(dp_attention_t *a, const char *name,
 {
     const char *missing;
     call_t c;
+    dp_status_t status = DP_TAKE(a->host, "attention_mine: io", dp_io_t, DP_IO_MIN, &c.io, io);
 
-    if (io->struct_size < DP_IO_MIN)
-        return DP_FAIL(a->host, DP_ERR_INVALID,
-                       "attention_mine: %s: struct_size is %u, at least %zu is needed: set it to sizeof(dp_io_t)", name,
-                       io->struct_size, DP_IO_MIN);
+    if (status < 0)
+        return status;
     c.attention = a;
     c.run = pass;
-    dp_sized_take(&c.io, sizeof(c.io), io);
     missing = c.io.params == NULL                     ? "params"
               : c.io.saved == NULL                    ? "saved"
               : c.io.scratch == NULL                  ? "scratch"
@@ -365,11 +363,13 @@ static dp_status_t attn_params(const dp_attention_t *a, dp_param_t *params_out)
 static dp_status_t check(const dp_host_t *host, const dp_attention_config_t *c)
 {
     const dp_block_shape_t *shape = c->shape;
+    dp_status_t status =
+        DP_TAKE(host, "attention_mine: config", dp_attention_config_t, DP_ATTENTION_CONFIG_MIN, NULL, c);
 
-    if (c->struct_size < DP_ATTENTION_CONFIG_MIN || shape == NULL || shape->struct_size < DP_BLOCK_SHAPE_MIN)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "attention_mine: struct_size of the configuration or of its shape is too small: set each to the "
-                       "sizeof of its struct");
+    if (status >= 0)
+        status = DP_TAKE(host, "attention_mine: config.shape", dp_block_shape_t, DP_BLOCK_SHAPE_MIN, NULL, shape);
+    if (status < 0)
+        return status;
     if (c->device_vt == NULL || c->device == NULL)
         return DP_FAIL(host, DP_ERR_INVALID, "attention_mine: device_vt or device is NULL: it needs an open device");
     if (strcmp(c->device_vt->kind, "cpu") != 0 || !(c->device_vt->caps & DP_DEVICE_CAP_LAUNCH))

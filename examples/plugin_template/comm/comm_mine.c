@@ -343,10 +343,9 @@ static dp_status_t mine_open(const dp_host_t *host, const dp_comm_config_t *conf
     area_t area = {.kind = AREA_BASE};
     dp_status_t status;
 
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "comm_mine: struct_size is %u, at least %zu is needed: set it to sizeof(dp_comm_config_t)",
-                       config->struct_size, DP_COMM_CONFIG_MIN);
+    status = DP_TAKE(host, "comm_mine", dp_comm_config_t, DP_COMM_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (config->name == NULL || strlen(config->name) >= LABEL_BYTES || config->nranks < 1 || config->rank < 0 ||
         config->rank >= config->nranks || config->world_ranks == NULL || config->device_vt == NULL ||
         config->device == NULL)
@@ -407,11 +406,11 @@ static dp_status_t mine_channel_open(dp_comm_t *comm, const dp_channel_config_t 
     const dp_host_t *host = comm->host;
     const int32_t sender = config->sender != 0;
     dp_channel_end_t *end;
+    dp_status_t status;
 
-    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "comm_mine: struct_size is %u, at least %zu is needed: set it to sizeof(dp_channel_config_t)",
-                       config->struct_size, DP_CHANNEL_CONFIG_MIN);
+    status = DP_TAKE(host, "comm_mine", dp_channel_config_t, DP_CHANNEL_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank || config->slots == 0 ||
         config->slots > 1 << 16 || config->slot_bytes > UINT32_MAX)
         return DP_FAIL(host, DP_ERR_INVALID,
@@ -618,11 +617,11 @@ static dp_status_t mine_exchange_open(dp_comm_t *comm, const dp_exchange_config_
     const uint32_t slots = config->slots != 0 ? config->slots : 2;
     const size_t n = (size_t)comm->nranks;
     dp_exchange_t *x;
+    dp_status_t status;
 
-    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "comm_mine: struct_size is %u, at least %zu is needed: set it to sizeof(dp_exchange_config_t)",
-                       config->struct_size, DP_EXCHANGE_CONFIG_MIN);
+    status = DP_TAKE(host, "comm_mine", dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (config->row_bytes == 0 || config->row_bytes % 16 != 0 || config->capacity_rows == 0 || slots > 1 << 16 ||
         config->capacity_rows > INT32_MAX || config->row_bytes > SIZE_MAX / 8 / config->capacity_rows / slots / n)
         return DP_FAIL(

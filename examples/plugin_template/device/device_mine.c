@@ -442,11 +442,11 @@ static dp_status_t mine_open(const dp_host_t *host, const dp_device_config_t *co
 {
     const uint32_t length = config->queue_length != 0 ? config->queue_length : QUEUE_LENGTH;
     dp_device_t *device;
+    dp_status_t status;
 
-    if (config->struct_size < DP_DEVICE_CONFIG_MIN)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "device_mine: struct_size is %u, at least %zu is needed: set it to sizeof(dp_device_config_t)",
-                       config->struct_size, DP_DEVICE_CONFIG_MIN);
+    status = DP_TAKE(host, "device_mine", dp_device_config_t, DP_DEVICE_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     if (length > QUEUE_LENGTH_MAX || (length & (length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "device_mine: queue_length %u: it must be a power of two up to %u", length,
                        QUEUE_LENGTH_MAX);

@@ -228,11 +228,12 @@ static dp_status_t begin(dp_ep_t *ep, const dp_ep_io_t *io, int32_t call, call_t
     const int out = call == DISPATCH || call == COMBINE_BACKWARD;
     const char *missing;
 
-    if (io->struct_size < DP_EP_IO_MIN)
-        return DP_FAIL(ep->host, DP_ERR_INVALID,
-                       "ep_mine: %s: struct_size of io is too small: set it to sizeof(dp_ep_io_t)", names[call]);
+    dp_status_t status;
+
     memset(c, 0, sizeof(*c));
-    dp_sized_take(&c->io, sizeof(c->io), io);
+    status = DP_TAKE(ep->host, "ep_mine: io", dp_ep_io_t, DP_EP_IO_MIN, &c->io, io);
+    if (status < 0)
+        return status;
     c->ep = ep;
     c->call = call;
     c->from = out ? OWNER : EXPERT;
@@ -319,9 +320,10 @@ static dp_status_t check(const dp_host_t *host, const dp_ep_config_t *c)
 {
     const uint32_t wishes = DP_EP_CAP_FP8 | DP_EP_CAP_COMBINE_REDUCE;
 
-    if (c->struct_size < DP_EP_CONFIG_MIN)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "ep_mine: struct_size of the configuration is too small: set it to sizeof(dp_ep_config_t)");
+    dp_status_t status = DP_TAKE(host, "ep_mine: config", dp_ep_config_t, DP_EP_CONFIG_MIN, NULL, c);
+
+    if (status < 0)
+        return status;
     if (c->device_vt == NULL || c->device == NULL || c->comm_vt == NULL || c->comm == NULL)
         return DP_FAIL(
             host, DP_ERR_INVALID,

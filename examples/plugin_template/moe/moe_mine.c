@@ -615,13 +615,13 @@ static dp_status_t begin(dp_moe_t *m, const dp_moe_io_t *io, const char *name, u
 {
     const char *missing;
     dp_moe_io_t call;
+    dp_status_t status = DP_TAKE(m->host, "moe_mine: io", dp_moe_io_t, DP_MOE_IO_MIN, &call, io);
 
-    if (io->struct_size < DP_MOE_IO_MIN || io->io == NULL || io->io->struct_size < DP_IO_MIN)
-        return DP_FAIL(m->host, DP_ERR_INVALID,
-                       "moe_mine: %s: io is NULL or too short: set struct_size of both structs to their sizeof", name);
-    dp_sized_take(&call, sizeof(call), io);
     memset(c, 0, sizeof(*c));
-    dp_sized_take(&c->io, sizeof(c->io), call.io);
+    if (status >= 0)
+        status = DP_TAKE(m->host, "moe_mine: io.io", dp_io_t, DP_IO_MIN, &c->io, call.io);
+    if (status < 0)
+        return status;
     c->moe = m;
     c->aux_scale = call.aux_scale;
     c->aux_loss = call.aux_loss;
@@ -790,12 +790,12 @@ static dp_status_t moe_params(const dp_moe_t *m, dp_param_t *params_out)
 static dp_status_t check(const dp_host_t *host, const dp_moe_config_t *c)
 {
     const dp_block_shape_t *shape = c->shape;
+    dp_status_t status = DP_TAKE(host, "moe_mine: config", dp_moe_config_t, DP_MOE_CONFIG_MIN, NULL, c);
 
-    if (c->struct_size < DP_MOE_CONFIG_MIN || shape == NULL || shape->struct_size < DP_BLOCK_SHAPE_MIN)
-        return DP_FAIL(
-            host, DP_ERR_INVALID,
-            "moe_mine: struct_size of the configuration or of its shape is too small: set each to the sizeof "
-            "of its struct");
+    if (status >= 0)
+        status = DP_TAKE(host, "moe_mine: config.shape", dp_block_shape_t, DP_BLOCK_SHAPE_MIN, NULL, shape);
+    if (status < 0)
+        return status;
     if (c->device_vt == NULL || c->device == NULL || c->comm_vt == NULL || c->comm == NULL)
         return DP_FAIL(
             host, DP_ERR_INVALID,

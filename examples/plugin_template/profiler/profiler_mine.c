@@ -55,12 +55,11 @@ static dp_status_t mine_open(const dp_host_t *host, const dp_profiler_config_t *
 {
     const uint64_t length = config->activities != 0 ? config->activities : ACTIVITIES;
     dp_profiler_t *p;
+    dp_status_t status;
 
-    if (config->struct_size < DP_PROFILER_CONFIG_MIN)
-        return DP_FAIL(
-            host, DP_ERR_INVALID,
-            "profiler_mine: struct_size is %u, at least %zu is needed: set it to sizeof(dp_profiler_config_t)",
-            config->struct_size, DP_PROFILER_CONFIG_MIN);
+    status = DP_TAKE(host, "profiler_mine", dp_profiler_config_t, DP_PROFILER_CONFIG_MIN, NULL, config);
+    if (status < 0)
+        return status;
     p = host->allocate(host, sizeof(*p), 16);
     if (p == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "profiler_mine: no memory for an instance");

@@ -145,7 +145,7 @@ static dp_status_t start_block(dp_attention_t *a, const dp_attention_config_t *c
     dp_status_t status = attn_dims_init(a->host, a->vt->plugin, ATTN_TAKES_BF16 | ATTN_TAKES_LATENT, config, &a->n);
     CUdevice device;
 
-    if (status >= 0 && DP_REACHES(config, dp_attention_config_t, recompute))
+    if (status >= 0)
         a->recompute = config->recompute;
     if (status >= 0)
         status = check_recompute(a->host, a->vt->plugin, a->recompute);

@@ -70,25 +70,29 @@ class LowerOptions(Sized):
 
 class VerifyReport(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("safe_slots", c.c_int32), ("operations", c.c_int64),
-                ("peak_activations", c.c_int32), ("peak_deferred", c.c_int32), ("ordered_weights", c.c_int32)]
+                ("peak_activations", c.c_int32), ("peak_deferred", c.c_int32), ("ordered_weights", c.c_int32),
+                ("peak_backward_buffers", c.c_int32)]
 
 
 class CCosts(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("f", c.c_double), ("i", c.c_double), ("w", c.c_double), ("b", c.c_double),
                 ("fb", c.c_double), ("hop", c.c_double), ("barrier", c.c_double), ("stage_scale", c.POINTER(c.c_double)),
                 ("bytes", c.c_double), ("bandwidth", c.c_double), ("topology", c.c_void_p), ("b_leaves", c.c_double),
-                ("fb_forward_leaves", c.c_double), ("fb_backward_leaves", c.c_double), ("fb_forward_starts", c.c_double)]
+                ("fb_forward_leaves", c.c_double), ("fb_backward_leaves", c.c_double), ("fb_forward_starts", c.c_double),
+                ("segments", c.c_void_p), ("r", c.c_double)]
 
 
 class SegmentCosts(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("layers", c.c_int32), ("f", c.c_double * 4), ("i", c.c_double * 4),
-                ("w", c.c_double * 4)]
+                ("w", c.c_double * 4), ("stages", c.c_int32), ("first", c.c_void_p), ("list", c.c_void_p),
+                ("inline_messages", c.c_int32), ("r", c.c_double * 4), ("list_r", c.c_void_p),
+                ("backward_buffer", c.c_int32)]
 
 
 class CSimulation(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("step_time", c.c_double), ("formula_bubble", c.c_double),
                 ("ranks", c.c_int32), ("bubble", c.POINTER(c.c_double)), ("peak_activations", c.POINTER(c.c_double)),
-                ("timeline", c.c_void_p)]
+                ("timeline", c.c_void_p), ("peak_backward_buffers", c.POINTER(c.c_double))]
 
 
 class PartitionRequest(Sized):
@@ -107,7 +111,9 @@ Progress = c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(SearchState))
 class SearchRequest(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("ranks", c.c_int32), ("microbatches", c.c_int32),
                 ("costs", c.POINTER(CCosts)), ("transport", c.c_int), ("slots", c.c_int32), ("memory_cap", c.c_double),
-                ("seconds", c.c_double), ("seed", c.c_uint64), ("progress", Progress), ("user", c.c_void_p)]
+                ("seconds", c.c_double), ("seed", c.c_uint64), ("progress", Progress), ("user", c.c_void_p),
+                ("placements", c.c_uint32), ("weights", c.c_int32), ("stages", c.c_int32),
+                ("activation_bytes", c.c_double), ("weight_bytes", c.c_double)]
 
 
 class CSearchResult(Sized):
