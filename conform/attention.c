@@ -201,7 +201,7 @@ static dp_status_t attention_open(block_t *b)
     if (b->layer.documents > 0 && (table_of(b)->caps & DP_ATTENTION_CAP_DOCUMENTS) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce documents (DP_ATTENTION_CAP_DOCUMENTS)");
     conform_kernel_shape(b, &shape, sizeof(shape));
-    memset(&room, 0xa5, sizeof(room));
+    memset(&room, b->tail, sizeof(room));
     room.config = (dp_attention_config_t){
         .struct_size = b->config_bytes != 0 ? b->config_bytes : sizeof(room.config),
         .shape = &shape.shape,

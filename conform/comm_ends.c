@@ -57,7 +57,7 @@ static void senseless_configs_are_refused(conform_t *t)
     conform_rig_close_device(&rig);
 }
 
-/* Structs of a newer host are longer, and what is in the part that nobody knows yet is no business of the plugin. */
+/* Structs of a newer host are longer: taken when nothing is asked for that nobody knows yet, else refused. */
 static void longer_configs_are_taken(conform_t *t)
 {
     struct {
@@ -80,11 +80,15 @@ static void longer_configs_are_taken(conform_t *t)
 
     if (!conform_rig_device(&rig, t) || (there = conform_room(&rig, sizeof(one))) == NULL)
         return;
-    memset(&open, 0xee, sizeof(open));
-    memset(&channel, 0xee, sizeof(channel));
-    memset(&exchange, 0xee, sizeof(exchange));
+    memset(&open, 0, sizeof(open));
+    memset(&channel, 0, sizeof(channel));
+    memset(&exchange, 0, sizeof(exchange));
     open.known = conform_rig_config(&rig, "longer");
     open.known.struct_size = sizeof(open);
+    open.more[7] = 1;
+    EXPECT_STATUS(t, rig.vt->open(t->host, &open.known, &rig.comm), DP_ERR_UNSUPPORTED,
+                  "open with a config that asks for what is not known");
+    open.more[7] = 0;
     EXPECT_STATUS(t, rig.vt->open(t->host, &open.known, &rig.comm), DP_OK,
                   "open with a config that is 64 bytes longer");
     channel.known = (dp_channel_config_t){.struct_size = sizeof(channel),
@@ -94,10 +98,18 @@ static void longer_configs_are_taken(conform_t *t)
                                           .slots = 2,
                                           .slot_bytes = 64,
                                           .label = "longer"};
+    channel.more[63] = 1;
+    EXPECT_STATUS(t, rig.vt->channel_open(rig.comm, &channel.known, &end), DP_ERR_UNSUPPORTED,
+                  "channel_open with a config that asks for what is not known");
+    channel.more[63] = 0;
     EXPECT_STATUS(t, rig.vt->channel_open(rig.comm, &channel.known, &end), DP_OK,
                   "channel_open with a config that is 64 bytes longer");
     exchange.known =
         (dp_exchange_config_t){.struct_size = sizeof(exchange), .id = 1, .row_bytes = 16, .capacity_rows = 2};
+    exchange.more[0] = 1;
+    EXPECT_STATUS(t, rig.vt->exchange_open(rig.comm, &exchange.known, &x), DP_ERR_UNSUPPORTED,
+                  "exchange_open with a config that asks for what is not known");
+    exchange.more[0] = 0;
     status = rig.vt->exchange_open(rig.comm, &exchange.known, &x);
     EXPECT(t, status == DP_OK || status == DP_ERR_UNSUPPORTED,
            "exchange_open with a config that is 64 bytes longer came to %s: %s", dp_status_name(status),
@@ -666,7 +678,8 @@ const conform_case_t conform_comm_ends[] = {
                   "open with a struct_size too small, no name, no place among the ranks or no device: DP_ERR_INVALID, "
                   "with a message; close(NULL) is legal.")},
     {CONFORM_CASE(longer_configs_are_taken, 2,
-                  "Configs of a newer host, with members that nobody knows yet, are taken; struct_size 0 is not.")},
+                  "Configs of a newer host are taken while members that nobody knows yet are 0, else "
+                  "DP_ERR_UNSUPPORTED; struct_size 0 is DP_ERR_INVALID.")},
     {CONFORM_CASE(the_end_of_the_job_ends_open, 2,
                   "open waits for its peers no longer than the job lives, and gives the job's cause."),
      .flags = CONFORM_ABSENT},

@@ -1018,8 +1018,12 @@ static void configs_are_judged(conform_t *t)
     EXPECT_STATUS(t, t->device->open(t->host, &config, &device), DP_ERR_INVALID, "open with struct_size 0");
     EXPECT(t, conform_last_error()[0] != '\0', "open with struct_size 0 failed without a message");
     EXPECT(t, device == NULL, "an open that failed has written its output");
-    memset(&longer, 0xee, sizeof(longer));
+    memset(&longer, 0, sizeof(longer));
     longer.known = (dp_device_config_t){.struct_size = sizeof(longer)};
+    longer.more[7] = 1;
+    EXPECT_STATUS(t, t->device->open(t->host, &longer.known, &device), DP_ERR_UNSUPPORTED,
+                  "open with a config that asks for what is not known");
+    longer.more[7] = 0;
     EXPECT_STATUS(t, t->device->open(t->host, &longer.known, &device), DP_OK,
                   "open with a config that is 64 bytes longer");
     if (device == NULL)
@@ -1079,7 +1083,8 @@ static void steps_allocate_nothing(conform_t *t)
 
 static const conform_case_t cases[] = {
     {CONFORM_CASE(configs_are_judged, 0,
-                  "struct_size 0 is DP_ERR_INVALID with a message, a longer config of a newer host is taken.")},
+                  "struct_size 0 is DP_ERR_INVALID with a message, a longer config is taken while what nobody "
+                  "knows in it is 0, else DP_ERR_UNSUPPORTED.")},
     {CONFORM_CASE(steps_allocate_nothing, 0,
                   "Copies, sums, events, stamps and synchronize allocate nothing, by whatever means.")},
     {CONFORM_CASE(memory_is_aligned_and_zeroed, 0, "allocate gives zeroed memory, 256-byte aligned, of 0 bytes too.")},

@@ -196,7 +196,7 @@ static dp_status_t open_instance(instance_t *in, bench_t *bench, const setup_t *
     in->bench = bench;
     in->vt = bench->lab.t->table;
     in->s = *s;
-    memset(&room, 0xa5, sizeof(room));
+    memset(&room, 0, sizeof(room));
     room.config = config_of(bench, s);
     if (in->config_bytes != 0)
         room.config.struct_size = in->config_bytes;
@@ -351,7 +351,7 @@ static dp_status_t call_with(const batch_t *b, int call, const dp_ep_io_t *given
     } room;
     dp_status_t status;
 
-    memset(&room, 0xa5, sizeof(room));
+    memset(&room, 0, sizeof(room));
     room.io = *given;
     if (b->in->io_bytes != 0)
         room.io.struct_size = b->in->io_bytes;
@@ -987,7 +987,7 @@ static void sizes_writes_what_the_caller_has(conform_t *t)
         const unsigned char *bytes = (const unsigned char *)&room;
         dp_status_t status;
 
-        memset(&room, 0xa5, sizeof(room));
+        memset(&room, 0, sizeof(room));
         room.sizes.struct_size = lengths[i];
         status = in.vt->sizes(in.ep, &room.sizes);
         EXPECT(t, room.sizes.struct_size == lengths[i], "sizes changed the caller's struct_size of %u", lengths[i]);

@@ -286,7 +286,7 @@ void conform_kernel_shape(const block_t *b, void *shape, size_t bytes)
         .norm_eps = b->layer.norm_eps,
     };
 
-    memset(shape, 0xa5, bytes);
+    memset(shape, b->tail, bytes);
     memcpy(shape, &s, sizeof(s));
 }
 
@@ -621,7 +621,7 @@ dp_status_t conform_pass_call(pass_t *p, int step)
     } room;
     dp_status_t status;
 
-    memset(&room, 0xa5, sizeof(room));
+    memset(&room, p->block->tail, sizeof(room));
     room.io = conform_pass_io(p, step);
     if (p->block->io_bytes != 0)
         room.io.struct_size = p->block->io_bytes;

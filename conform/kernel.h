@@ -144,8 +144,9 @@ struct block {
     /* May be set before block_open. */
     uint32_t deterministic;
     size_t shift;          /* elements by which parameters and gradients are off alignment, as layers lay them */
-    uint32_t config_bytes; /* struct_size of the config, of the shape and of io; 0: theirs; longer ends are not zero */
+    uint32_t config_bytes; /* struct_size of the config, of the shape and of io; 0: theirs */
     uint32_t shape_bytes, io_bytes, outer_bytes;
+    unsigned char tail; /* what all bytes behind the structs are */
     const wrong_t *wrong;
     int32_t rank, ranks; /* in the expert group; ranks 0: alone */
     uint32_t replicas;
@@ -239,6 +240,7 @@ void conform_kernel_same_input_same_bits(conform_t *t);
 void conform_kernel_calls_are_enqueued(conform_t *t);
 void conform_kernel_pointers_that_are_missing_are_named(conform_t *t);
 void conform_kernel_structs_may_grow(conform_t *t);
+void conform_kernel_what_is_not_known_is_refused(conform_t *t);
 void conform_kernel_short_structs_are_refused(conform_t *t);
 void conform_kernel_sizes_writes_what_the_caller_has(conform_t *t);
 void conform_kernel_wrong_settings_are_refused(conform_t *t);
@@ -291,7 +293,10 @@ void conform_kernel_nothing_is_left_behind(conform_t *t);
                     "nothing is put on the stream."),                                                                  \
         KERNEL_CASE(structs_may_grow,                                                                                  \
                     "Configs, shapes and ios of a later version, which are longer, and the shortest of "               \
-                    "version 1.0 work alike."),                                                                        \
+                    "this ABI work alike."),                                                                           \
+        KERNEL_CASE(what_is_not_known_is_refused,                                                                      \
+                    "A byte that is set behind what a config, shape or io of this version has is "                     \
+                    "DP_ERR_UNSUPPORTED with a sentence, never dropped."),                                             \
         KERNEL_CASE(short_structs_are_refused,                                                                         \
                     "Configs, shapes and ios that are too short are refused with DP_ERR_INVALID and a "                \
                     "sentence."),                                                                                      \

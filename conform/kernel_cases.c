@@ -599,16 +599,54 @@ void conform_kernel_structs_may_grow(conform_t *t)
 
 static bool refused(block_t *b, const char *what)
 {
+    const dp_status_t wanted = b->tail != 0 ? DP_ERR_UNSUPPORTED : DP_ERR_INVALID;
     dp_status_t status;
 
     b->instance = NULL;
     conform_forget_error();
     status = b->kind->open(b);
-    CHECK(b->lab->t, status == DP_ERR_INVALID, "open with %s returned %s, it has to be DP_ERR_INVALID: %s", what,
-          dp_status_name(status), conform_last_error());
-    CHECK(b->lab->t, conform_last_error()[0] != '\0', "open with %s returned DP_ERR_INVALID without a message", what);
+    CHECK(b->lab->t, status == wanted, "open with %s returned %s, it has to be %s: %s", what, dp_status_name(status),
+          dp_status_name(wanted), conform_last_error());
+    CHECK(b->lab->t, conform_last_error()[0] != '\0', "open with %s failed without a message", what);
     CHECK(b->lab->t, b->instance == NULL, "open with %s failed and gave an instance", what);
     return true;
+}
+
+void conform_kernel_what_is_not_known_is_refused(conform_t *t)
+{
+    const kind_t *kind = conform_kernel_kind(t);
+    block_t b = {0};
+    pass_t p;
+    lab_t lab;
+
+    OPEN_ANY(t, &lab, &b, 43);
+    if (!conform_pass_open(&p, &b, 0))
+        return;
+    for (int i = 0; i < 2; i++) {
+        block_t bad = {.lab = &lab, .kind = kind, .layer = b.layer, .tail = 1};
+
+        if (i == 0)
+            bad.config_bytes = kind->config_min + KERNEL_TAIL;
+        else
+            bad.shape_bytes = sizeof(dp_block_shape_t) + KERNEL_TAIL;
+        if (!refused(&bad, i == 0 ? "a config that asks for what is not known" : "a shape that does"))
+            return;
+    }
+    b.tail = 1;
+    for (int step = 0; step < kind->nsteps; step++) {
+        b.io_bytes = sizeof(dp_io_t) + KERNEL_TAIL;
+        EXPECT_STATUS(t, conform_pass_call(&p, step), DP_ERR_UNSUPPORTED,
+                      "%s with an io that asks for what is not known", kind->steps[step].name);
+        b.io_bytes = 0;
+        b.outer_bytes = kind->outer_min + KERNEL_TAIL;
+        if (kind->outer_min > 0)
+            EXPECT_STATUS(t, conform_pass_call(&p, step), DP_ERR_UNSUPPORTED,
+                          "%s with a struct around io that asks for what is not known", kind->steps[step].name);
+        b.outer_bytes = 0;
+    }
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
+        return;
+    conform_lab_close(&lab);
 }
 
 void conform_kernel_short_structs_are_refused(conform_t *t)

@@ -150,7 +150,7 @@ static dp_status_t moe_open(block_t *b)
         return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce shorter micro-batches (DP_MOE_CAP_TOKENS)");
     b->comm = conform_exchanges_open(b->lab, ranks_of(b));
     conform_kernel_shape(b, &shape, sizeof(shape));
-    memset(&room, 0xa5, sizeof(room));
+    memset(&room, b->tail, sizeof(room));
     room.config = (dp_moe_config_t){
         .struct_size = b->config_bytes != 0 ? b->config_bytes : sizeof(room.config),
         .shape = &shape.shape,
@@ -244,7 +244,7 @@ static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
     } room;
     dp_status_t status;
 
-    memset(&room, 0xa5, sizeof(room));
+    memset(&room, b->tail, sizeof(room));
     room.io = (dp_moe_io_t){
         .struct_size = b->outer_bytes != 0 ? b->outer_bytes : sizeof(room.io),
         .io = io,

@@ -120,8 +120,12 @@ static void configs_are_judged(conform_t *t)
     EXPECT_STATUS(t, vt->open(t->host, &config, &profiler), DP_ERR_INVALID, "open with struct_size 0");
     EXPECT(t, profiler == NULL, "an open that failed has written its output");
     vt->close(NULL);
-    memset(&longer, 0xee, sizeof(longer));
+    memset(&longer, 0, sizeof(longer));
     longer.known = (dp_profiler_config_t){.struct_size = sizeof(longer)};
+    longer.more[7] = 1;
+    EXPECT_STATUS(t, vt->open(t->host, &longer.known, &profiler), DP_ERR_UNSUPPORTED,
+                  "open with a config that asks for what is not known");
+    longer.more[7] = 0;
     conform_forget_error();
     status = vt->open(t->host, &longer.known, &profiler);
     EXPECT(t, status == DP_OK || status == DP_ERR_UNSUPPORTED,
@@ -290,7 +294,8 @@ static void nothing_is_left_behind(conform_t *t)
 
 static const conform_case_t cases[] = {
     {CONFORM_CASE(configs_are_judged, 0,
-                  "struct_size 0 is DP_ERR_INVALID, a longer config of a newer host is taken; close(NULL) is legal.")},
+                  "struct_size 0 is DP_ERR_INVALID, a longer config is taken while what nobody "
+                  "knows in it is 0, else DP_ERR_UNSUPPORTED; close(NULL) is legal.")},
     {CONFORM_CASE(
         work_belongs_to_its_operation, 0,
         "Work enqueued in a range is given once with its operation, on the host's clock, oldest first; work outside "

@@ -4,7 +4,7 @@
  * hand to the library by headers that are newer than those of frozen/, against the list of the
  * current major and minor in tests/data/abi. Within a major, members are appended: lines may join
  * that list, offsets never change.
- *     tests/abi/test_layout --print > tests/data/abi/layout-1.1.tsv      after a change that a new
+ *     tests/abi/test_layout --print > tests/data/abi/layout-2.0.tsv      after a change that a new
  *                                                                        minor allows */
 #include <dualpipe/attention.h>
 #include <dualpipe/checkpoint.h>

@@ -42,6 +42,7 @@ weights_read_scratch                weight_gradients_may_come_late
 runs_in_the_call                    calls_are_enqueued
 allocates_in_a_call                 outputs_f64
 demands_its_own_sizeof              structs_may_grow
+drops_what_is_new                   what_is_not_known_is_refused
 io_inside_is_not_checked            short_structs_are_refused
 top_k_may_be_anything               wrong_settings_are_refused
 open_keeps_memory                   memory_that_runs_out_leaves_nothing

@@ -20,6 +20,7 @@ while read -r fault name; do
 done <<'LIST'
 any_size_taken configs_are_judged
 one_size_taken configs_are_judged
+drops_what_is_new configs_are_judged
 operation_cut work_belongs_to_its_operation
 other_clock work_belongs_to_its_operation
 youngest_first work_belongs_to_its_operation

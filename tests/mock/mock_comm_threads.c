@@ -257,6 +257,8 @@ static dp_status_t threads_open(const dp_host_t *host, const dp_comm_config_t *c
 {
     dp_comm_t *comm;
 
+    if (!IF("drops_what_is_new") && DP_TAKE(host, NAME, dp_comm_config_t, 0, NULL, config) == DP_ERR_UNSUPPORTED)
+        return DP_ERR_UNSUPPORTED;
     if (config->struct_size < DP_COMM_CONFIG_MIN || config->name == NULL || config->nranks < 1 ||
         config->nranks > RANKS || config->rank < 0 || config->rank >= config->nranks || config->world_ranks == NULL ||
         config->device_vt == NULL || config->device == NULL)
@@ -340,13 +342,15 @@ static dp_status_t threads_channel_open(dp_comm_t *comm, const dp_channel_config
     dp_channel_end_t *end;
     wire_t *w;
 
+    if (!IF("drops_what_is_new") && DP_TAKE(h, NAME, dp_channel_config_t, 0, NULL, config) == DP_ERR_UNSUPPORTED)
+        return DP_ERR_UNSUPPORTED;
     if (config->struct_size < DP_CHANNEL_CONFIG_MIN || config->peer < 0 || config->peer >= comm->nranks ||
         config->peer == comm->rank || config->slots < 1 || config->slot_bytes > (SIZE_MAX >> 20) / config->slots)
         return DP_FAIL(h, DP_ERR_INVALID, "%s: channel %u makes no sense", NAME, config->id);
     pthread_mutex_lock(&registry.mutex);
     w = find_wire(comm, config);
     if (!w->open[sends]) {
-        dp_sized_take(&w->config[sends], sizeof(w->config[sends]), config);
+        (void)dp_sized_take(&w->config[sends], sizeof(w->config[sends]), config);
         w->config[sends].label = NULL;
         if (!sends) {
             w->tags = calloc(config->slots, sizeof(*w->tags));
@@ -381,6 +385,8 @@ static dp_status_t threads_exchange_open(dp_comm_t *comm, const dp_exchange_conf
     dp_exchange_t *x;
     field_t *f;
 
+    if (!IF("drops_what_is_new") && DP_TAKE(h, NAME, dp_exchange_config_t, 0, NULL, config) == DP_ERR_UNSUPPORTED)
+        return DP_ERR_UNSUPPORTED;
     if (config->struct_size < DP_EXCHANGE_CONFIG_MIN || config->row_bytes == 0 || config->row_bytes % 16 != 0 ||
         config->capacity_rows == 0)
         return DP_FAIL(h, DP_ERR_INVALID, "%s: exchange %u makes no sense", NAME, config->id);
@@ -389,7 +395,7 @@ static dp_status_t threads_exchange_open(dp_comm_t *comm, const dp_exchange_conf
             return DP_FAIL(h, DP_ERR_INVALID, "exchange %u is open already", config->id);
     x = h->allocate(h, sizeof(*x), 64);
     memset(x, 0, sizeof(*x));
-    dp_sized_take(&x->config, sizeof(x->config), config);
+    (void)dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = slots;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
     x->config.label = x->label;

@@ -22,10 +22,8 @@ static dp_status_t open(const dp_host_t *host, const dp_moe_config_t *config, dp
     const dp_moe_vt_t *real = interface_of("MOCK_REAL", DP_IFACE_MOE);
     dp_moe_config_t carried;
 
-    if (config->struct_size < DP_MOE_CONFIG_MIN)
+    if (DP_TAKE(host, "mock_moe_over_ep", dp_moe_config_t, DP_MOE_CONFIG_MIN, &carried, config) < 0)
         return real->open(host, config, moe_out);
-    dp_sized_take(&carried, sizeof(carried), config);
-    carried.struct_size = sizeof(carried);
     carried.ep_vt = interface_of("MOCK_EP", DP_IFACE_EP);
     return real->open(host, &carried, moe_out);
 }

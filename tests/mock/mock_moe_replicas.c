@@ -23,10 +23,9 @@ static dp_status_t route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
     dp_moe_io_t outer;
     dp_io_t inner;
 
-    if (io->struct_size < DP_MOE_IO_MIN || io->io->struct_size < DP_IO_MIN)
+    if (io->struct_size < DP_MOE_IO_MIN || io->io->struct_size < DP_IO_MIN ||
+        dp_sized_take(&outer, sizeof(outer), io) != 0 || dp_sized_take(&inner, sizeof(inner), io->io) != 0)
         return real()->route(moe, io, s);
-    dp_sized_take(&outer, sizeof(outer), io);
-    dp_sized_take(&inner, sizeof(inner), io->io);
     outer.io = &inner;
     if (fault("replica_of_another_microbatch"))
         inner.microbatch++;
@@ -39,9 +38,9 @@ static dp_status_t open(const dp_host_t *host, const dp_moe_config_t *config, dp
 {
     dp_moe_config_t changed;
 
-    if (config->struct_size < sizeof(changed) || (config->route_groups <= 1 && config->ep_vt == NULL))
+    if (config->struct_size < DP_MOE_CONFIG_MIN || (config->route_groups <= 1 && config->ep_vt == NULL) ||
+        dp_sized_take(&changed, sizeof(changed), config) != 0)
         return real()->open(host, config, moe_out);
-    dp_sized_take(&changed, sizeof(changed), config);
     if (fault("groups_are_ignored"))
         changed.route_groups = 0;
     if (fault("one_group_more"))

@@ -37,6 +37,8 @@ static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config
     if ((config->struct_size < DP_PROFILER_CONFIG_MIN && !IF("any_size_taken")) ||
         (config->struct_size != sizeof(*config) && IF("one_size_taken")))
         return DP_FAIL(host, DP_ERR_INVALID, "struct_size is %u", config->struct_size);
+    if (!IF("drops_what_is_new") && dp_sized_unknown(config, sizeof(*config)) != 0)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "the config asks for what is not known here");
     p = host->allocate(host, sizeof(*p), 64);
     if (p == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for a profiler");

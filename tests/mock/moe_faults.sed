@@ -42,8 +42,9 @@ s/\.work_bytes = m->work_bytes/& - (fault("work_is_too_small") ? 64 : 0)/
 /^static void run_experts_backward_weight/,/^}/s/(void)w;/& if (fault("weights_read_scratch")) s->row_weight = t->act;/
 # calls
 /^static dp_status_t launch/,/^}/s/c->run = kernel;/& if (fault("runs_in_the_call")) return run(c); if (fault("allocates_in_a_call")) { void *p = c->moe->host->allocate(c->moe->host, 64, 64); if (p == NULL) return DP_OK; c->moe->host->release(c->moe->host, p); }/
-s/io->struct_size < DP_MOE_IO_MIN || /(fault("demands_its_own_sizeof") ? io->struct_size != sizeof(*io) : io->struct_size < DP_MOE_IO_MIN) || /
-s/io->io->struct_size < DP_IO_MIN/(!fault("io_inside_is_not_checked") \&\& &)/
+s/DP_TAKE(m->host, "moe_mine: io", .*);/fault("demands_its_own_sizeof") \&\& io->struct_size != sizeof(*io) ? DP_ERR_INVALID : &/
+s/DP_TAKE(m->host, "moe_mine: io.io", .*);/fault("io_inside_is_not_checked") ? (dp_status_t)(dp_sized_take(\&c->io, sizeof(c->io), call.io) * 0) : &/
+s/DP_TAKE(host, "moe_mine: config", .*);/fault("drops_what_is_new") ? DP_OK : &/
 s/c->top_k > c->experts/(!fault("top_k_may_be_anything") \&\& &)/
 s/^        moe_close(m);/        if (!fault("open_keeps_memory")) &/
 /^static dp_status_t moe_params/,/^}/s/\.expert = (int32_t)(m->rank \* m->local + e)/.expert = (int32_t)((fault("numbers_of_experts_are_local") ? 0 : m->rank * m->local) + e)/

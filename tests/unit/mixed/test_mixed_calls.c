@@ -331,7 +331,7 @@ START_TEST(senseless_groups_are_refused)
     static const int32_t outside[RANKS] = {0, 1, 2, 3, RANKS}, negative[RANKS] = {0, -1, 2, 3, 4};
     static const char longest[] = "a-name-that-is-longer-than-the-sixty-three-bytes-that-a-name-may-have";
 
-    REFUSED(config.struct_size = 8, DP_ERR_INVALID, "config.struct_size of a group is 8");
+    REFUSED(config.struct_size = 8, DP_ERR_INVALID, "config of a group: struct_size is 8");
     REFUSED(config.name = NULL, DP_ERR_INVALID, "a group's name must have 1 to 63 characters");
     REFUSED(config.name = "", DP_ERR_INVALID, "a group's name must have 1 to 63 characters");
     REFUSED(config.name = "a/b", DP_ERR_INVALID, "of [A-Za-z0-9._-]");
@@ -631,7 +631,7 @@ START_TEST(an_exchange_ends_with_the_first_call_that_fails)
     ck_assert_int_lt(fail_each(exchange_once, &x, 1), both);
     x.config.struct_size = 8;
     ck_assert_int_eq(exchange_once(&x), DP_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(dp_last_error(), "struct_size of an exchange is 8"));
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "config of an exchange: struct_size is 8"));
 }
 END_TEST
 

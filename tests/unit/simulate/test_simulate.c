@@ -546,6 +546,9 @@ START_TEST(structs_may_be_longer_than_known)
     } got = {{.struct_size = sizeof(got)}, 7};
 
     costs.known.struct_size = sizeof(costs);
+    ck_assert_int_eq(dp_simulate(program, &costs.known, 0, &got.known), DP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "of dp_costs_t is set"));
+    costs.more = 0;
     ck_assert_int_eq(dp_simulate(program, &costs.known, 0, &got.known), DP_OK);
     ck_assert_double_eq_tol(got.known.step_time, 15.0, 1e-12);
     ck_assert_uint_eq(got.known.struct_size, sizeof(got));

@@ -277,7 +277,7 @@ START_TEST(senseless_parts_are_refused)
     REFUSED(a->part.struct_size = 8, "part 0: struct_size is 8");
     REFUSED(a->part.nsegments = 0, "0 segments");
     REFUSED(a->part.segments = NULL, "no list of them");
-    REFUSED(a->segments[0].struct_size = 8, "segments[0].struct_size is 8");
+    REFUSED(a->segments[0].struct_size = 8, "segments[0]: struct_size is 8");
     REFUSED(a->segments[1].struct_size = 0, "segments[1].struct_size is 0, that of segments[0]");
     REFUSED(a->segments[1].backward_input = NULL, "segment 1 second has no backward_input or host_backward_input");
     REFUSED(a->segments[0].forward = NULL, "segment 0 first has no forward or host_forward");
@@ -289,7 +289,7 @@ START_TEST(senseless_parts_are_refused)
     REFUSED(a->segments[0].name = NULL, "segment 0  has no name");
     REFUSED(a->list[1].name = NULL, "parameter 1 has no name");
     REFUSED(a->part.param_list = NULL, "no list");
-    REFUSED(a->sizes.struct_size = 8, "sizes->struct_size is 8");
+    REFUSED(a->sizes.struct_size = 8, "sizes: struct_size is 8");
     REFUSED(a->sizes.param_count = 11, "parameter w lies outside the part's 11 elements");
     REFUSED(a->sizes.saved_bytes = SIZE_MAX, "sizes");
     REFUSED(a->sizes.param_count = SIZE_MAX / 4, "sizes");

@@ -524,12 +524,12 @@ START_TEST(senseless_layers_are_refused)
                                            missing == 2 ? NULL : of[2], missing == 3 ? NULL : &whole.moe, DP_F64, 8,
                                            missing == 4 ? NULL : &whole.layer, missing == 5 ? NULL : &whole.part),
                          DP_ERR_INVALID);
-    NO_LAYER(r.part.struct_size = 8, DP_ERR_INVALID, "part_out->struct_size is 8");
+    NO_LAYER(r.part.struct_size = 8, DP_ERR_INVALID, "part_out: struct_size is 8");
     NO_LAYER(r.dtype = DP_I64, DP_ERR_INVALID, "dtype is i64");
     NO_LAYER(r.attention.param.name = NULL, DP_ERR_PLUGIN, "the attention plugin gave its parameter 0 no name");
     NO_LAYER(r.moe.params[2].name = NULL, DP_ERR_PLUGIN, "the MoE plugin gave its parameter 2 no name");
-    NO_LAYER(r.attention_vt.struct_size = DP_ATTENTION_VT_MIN, DP_ERR_PLUGIN, "the attention plugin asks to be");
-    NO_LAYER(r.moe_vt.struct_size = DP_MOE_VT_MIN, DP_ERR_PLUGIN, "the MoE plugin asks to be recomputed");
+    NO_LAYER(r.attention_vt.recompute = NULL, DP_ERR_PLUGIN, "the attention plugin asks to be");
+    NO_LAYER(r.moe_vt.experts_recompute = NULL, DP_ERR_PLUGIN, "the MoE plugin asks to be recomputed");
     NO_LAYER(r.boundary = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.attention.sizes.saved_bytes = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
     NO_LAYER(r.attention.sizes.backward_buffer_bytes = SIZE_MAX, DP_ERR_INVALID, "more than memory can hold");
@@ -635,8 +635,8 @@ START_TEST(only_what_a_block_asks_for_is_recomputed)
     rig_t r = rig();
 
     r.attention.sizes.recomputes = r.moe.sizes.recomputes = 0;
-    r.attention_vt.struct_size = DP_ATTENTION_VT_MIN;
-    r.moe_vt.struct_size = DP_MOE_VT_MIN;
+    r.attention_vt.recompute = NULL;
+    r.moe_vt.experts_recompute = NULL;
     ck_assert_int_eq(make(&r), DP_OK);
     for (int s = 0; s < 4; s++)
         ck_assert_ptr_null((void *)(uintptr_t)r.part.segments[s].recompute);

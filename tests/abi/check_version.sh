@@ -1,0 +1,28 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_version.sh: whatever says a version says that of configure.ac.
+set -eu
+cd "$DP_TEST_SRCDIR"
+version=$(sed -n 's/^AC_INIT(\[libdualpipe\], \[\(.*\)\])$/\1/p' configure.ac)
+number=$(echo "$version" | awk -F. '{ print 10000 * $1 + 100 * $2 + $3 }')
+failures=0
+
+says() { # WHAT PATTERN FILE
+    grep -qE "$2" "$3" || { echo "$1 does not say $version: $3"; failures=$((failures + 1)); }
+}
+says DP_VERSION "^#define DP_VERSION +\"$version\"\$" include/dualpipe/status.h
+says DP_VERSION_NUMBER "^#define DP_VERSION_NUMBER $number " include/dualpipe/status.h
+says "the Python package" "^version = \"$version\"\$" python/pyproject.toml
+says "the first heading" "^## $version \\(" CHANGELOG.md
+says pkg-config "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe.pc"
+says "pkg-config of the suites" "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe-conform.pc"
+says CMake "\"$version\"" "$DP_TEST_BUILDDIR/dualpipe-config-version.cmake"
+"$DP_TEST_BUILDDIR/dualpipe" --version >"${TMPDIR:-/tmp}/dualpipe-version-$$"
+says "dualpipe --version" "$version" "${TMPDIR:-/tmp}/dualpipe-version-$$"
+rm -f "${TMPDIR:-/tmp}/dualpipe-version-$$"
+for plugin in $(grep -l 'DP_PLUGIN_DEFINE' plugins/*/*.c apps/*/*.c apps/*/*/*.c 2>/dev/null); do
+    says "a plugin" '\.version = DP_VERSION,' "$plugin"
+done
+[ "$failures" -eq 0 ] || exit 1
+echo "all say $version"
