@@ -193,13 +193,6 @@ static dp_status_t attention_open(block_t *b)
     dp_attention_t *attention = NULL;
     dp_status_t status;
 
-    if (b->layer.kv_rank > 0 && (table_of(b)->caps & DP_ATTENTION_CAP_LATENT) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce latent attention (DP_ATTENTION_CAP_LATENT)");
-    if (b->layer.tokens > 0 && b->layer.tokens < b->layer.batch * b->layer.sequence &&
-        (table_of(b)->caps & DP_ATTENTION_CAP_TOKENS) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce shorter micro-batches (DP_ATTENTION_CAP_TOKENS)");
-    if (b->layer.documents > 0 && (table_of(b)->caps & DP_ATTENTION_CAP_DOCUMENTS) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce documents (DP_ATTENTION_CAP_DOCUMENTS)");
     conform_kernel_shape(b, &shape, sizeof(shape));
     memset(&room, b->tail, sizeof(room));
     room.config = (dp_attention_config_t){
@@ -210,6 +203,8 @@ static dp_status_t attention_open(block_t *b)
         .head_dim = b->layer.head_dim,
         .value_dim = b->layer.value_dim,
         .rope_theta = b->layer.theta,
+        .variable_tokens = b->layer.tokens > 0 &&
+                           b->layer.tokens<b->layer.batch * b->layer.sequence, .documents = b->layer.documents> 0,
         .deterministic = b->deterministic,
         .device_vt = b->lab->vt,
         .device = b->lab->device,
@@ -330,7 +325,6 @@ const kind_t conform_kernel_latent = {
     .params = attention_params,
     .call = attention_call,
     .recompute = attention_recompute,
-    .cap_recompute = DP_ATTENTION_CAP_RECOMPUTE,
     .whole = conform_reference_attention_params,
     .common = conform_reference_attention_params,
     .index = attention_index,
@@ -353,7 +347,6 @@ const kind_t conform_kernel_attention = {
     .params = attention_params,
     .call = attention_call,
     .recompute = attention_recompute,
-    .cap_recompute = DP_ATTENTION_CAP_RECOMPUTE,
     .whole = conform_reference_attention_params,
     .common = conform_reference_attention_params,
     .index = attention_index,
@@ -547,8 +540,6 @@ static bool gradients_doubled(block_t *b, const double *once)
 
 static void documents_are_as_if_alone(conform_t *t)
 {
-    const uint32_t needed = DP_ATTENTION_CAP_TOKENS | DP_ATTENTION_CAP_DOCUMENTS;
-    const dp_attention_vt_t *vt = t->table;
     const layer_t *l = conform_kernel_kind(t)->shorter;
     double *y, *dx, *once;
     block_t b = {0};
@@ -556,16 +547,20 @@ static void documents_are_as_if_alone(conform_t *t)
     pass_t p;
     lab_t lab;
 
-    if ((vt->caps & needed) != needed || (t->variety == 1 && (vt->caps & DP_ATTENTION_CAP_LATENT) == 0)) {
-        conform_skip(t, "it does not announce documents and shorter micro-batches");
-        return;
-    }
     while (l->documents == 0)
         l++;
     layer = *l;
     layer.dtype = DP_F32;
-    if (!conform_lab_open(&lab, t) || !conform_block_open(&b, &lab, &layer, 37) || !conform_pass_open(&p, &b, 0) ||
-        !conform_pass_run(&p, FORWARD, WEIGHT))
+    if (!conform_lab_open(&lab, t))
+        return;
+    if (!conform_block_open(&b, &lab, &layer, 37)) {
+        if (!conform_failed(t)) {
+            conform_skip(t, "%s", conform_last_error());
+            conform_lab_close(&lab);
+        }
+        return;
+    }
+    if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT))
         return;
     y = conform_area_read(&lab, &p.y);
     dx = conform_area_read(&lab, &p.dx);
@@ -747,7 +742,7 @@ LATENT(calls_can_be_captured)
 LATENT(memory_is_linear_in_the_sequence)
 
 /* Whether the plugin would take it for attention of plain heads. */
-static void latent_needs_the_capability(conform_t *t)
+static void latent_is_taken_or_refused(conform_t *t)
 {
     const dp_attention_vt_t *vt = t->table;
     const layer_t *l = latent_layers;
@@ -765,28 +760,23 @@ static void latent_needs_the_capability(conform_t *t)
     dp_status_t status;
     lab_t lab;
 
-    if ((vt->caps & DP_ATTENTION_CAP_LATENT) != 0) {
-        conform_skip(t, "it announces latent attention");
-        return;
-    }
     if (!conform_lab_open(&lab, t))
         return;
     config.device_vt = lab.vt;
     config.device = lab.device;
     conform_forget_error();
     status = vt->open(lab.host, &config, &attention);
-    EXPECT(t, status == DP_ERR_INVALID || status == DP_ERR_UNSUPPORTED,
-           "open with kv_rank %u returned %s, and DP_ATTENTION_CAP_LATENT is not announced: it has to refuse",
-           l->kv_rank, dp_status_name(status));
-    EXPECT(t, conform_last_error()[0] != '\0', "open with kv_rank %u refused without a message", l->kv_rank);
+    EXPECT(t, status == DP_OK || (status == DP_ERR_UNSUPPORTED && conform_last_error()[0] != '\0'),
+           "open with kv_rank %u returned %s: it has to be taken, or DP_ERR_UNSUPPORTED with a message", l->kv_rank,
+           dp_status_name(status));
+    vt->close(status == DP_OK ? attention : NULL);
     conform_lab_close(&lab);
 }
 
 #define LATENT_CASE(function) CONFORM_CASE(latent_##function, 0, "Latent attention (kv_rank > 0), likewise.")
 static const conform_case_t latent_cases[] = {
-    {CONFORM_CASE(latent_needs_the_capability, 0,
-                  "Without DP_ATTENTION_CAP_LATENT kv_rank > 0 (and kv_heads 0) is refused, never taken for attention "
-                  "of plain heads.")},
+    {CONFORM_CASE(latent_is_taken_or_refused, 0,
+                  "kv_rank > 0 is taken as the following cases say, or DP_ERR_UNSUPPORTED.")},
     {LATENT_CASE(params_are_those_of_the_header)},
     {LATENT_CASE(outputs_f64)},
     {LATENT_CASE(outputs_f32)},

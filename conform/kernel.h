@@ -121,9 +121,8 @@ typedef struct kind {
     dp_status_t (*sizes)(const block_t *b, dp_block_sizes_t *out);
     dp_status_t (*params)(const block_t *b, dp_param_t *out);
     dp_status_t (*call)(pass_t *p, int step, const dp_io_t *io);
-    /* Before the first call of a backward, where sizes.recomputes says so; what a table has to announce for it. */
+    /* Before the first call of a backward, where sizes.recomputes says so. */
     dp_status_t (*recompute)(pass_t *p, const dp_io_t *io);
-    uint32_t cap_recompute;
     /* Parameters of the whole layer; where element i of ours is in it. */
     size_t (*whole)(const layer_t *layer);
     size_t (*index)(const block_t *b, size_t i);
@@ -275,11 +274,11 @@ void conform_kernel_nothing_is_left_behind(conform_t *t);
                     "Two instances of different layers work side by side, and one goes on when the other is "          \
                     "closed."),                                                                                        \
         KERNEL_CASE(recomputation_changes_no_bit,                                                                      \
-                    "With DP_*_CAP_RECOMPUTE every level gives the outputs and gradients of none to the last bit, "    \
+                    "Every level of recompute gives the outputs and gradients of none to the last bit, "               \
                     "keeps no more than the level before it, and needs nothing of forward's backward buffer."),        \
         KERNEL_CASE(microbatches_may_be_shorter,                                                                       \
-                    "With DP_*_CAP_TOKENS micro-batches may have fewer tokens than the shape says, with "              \
-                    "DP_ATTENTION_CAP_DOCUMENTS documents: outputs and gradients are those of the formula, and "       \
+                    "With variable_tokens micro-batches may have fewer tokens than the shape says, with "              \
+                    "documents, documents: outputs and gradients are those of the formula, and "                       \
                     "nothing behind the last token is read or written."),                                              \
         KERNEL_CASE(first_stage_needs_no_dx, "dx may be NULL; the parameters' gradients are the same."),               \
         KERNEL_CASE(same_input_same_bits,                                                                              \

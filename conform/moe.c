@@ -145,9 +145,6 @@ static dp_status_t moe_open(block_t *b)
     dp_moe_t *moe = NULL;
     dp_status_t status;
 
-    if (conform_layer_tokens(&b->layer) < (size_t)b->layer.batch * b->layer.sequence &&
-        (((const dp_moe_vt_t *)b->lab->t->table)->caps & DP_MOE_CAP_TOKENS) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce shorter micro-batches (DP_MOE_CAP_TOKENS)");
     b->comm = conform_exchanges_open(b->lab, ranks_of(b));
     conform_kernel_shape(b, &shape, sizeof(shape));
     memset(&room, b->tail, sizeof(room));
@@ -157,6 +154,7 @@ static dp_status_t moe_open(block_t *b)
         .experts = b->layer.experts,
         .top_k = b->layer.top_k,
         .expert_hidden = b->layer.width,
+        .variable_tokens = conform_layer_tokens(&b->layer) < (size_t)b->layer.batch * b->layer.sequence,
         .shared_experts = b->layer.shared,
         .gate = b->layer.gate,
         .normalize = b->layer.normalize,
@@ -353,7 +351,6 @@ const kind_t conform_kernel_moe = {
     .params = moe_params,
     .call = moe_call,
     .recompute = moe_recompute,
-    .cap_recompute = DP_MOE_CAP_RECOMPUTE,
     .whole = conform_reference_moe_params,
     .common = conform_reference_moe_common,
     .index = moe_index,
@@ -443,10 +440,6 @@ static void ranks_bring_what_tokens_they_have(conform_t *t)
     layer_t layer = shorter[0];
     lab_t lab;
 
-    if ((((const dp_moe_vt_t *)t->table)->caps & DP_MOE_CAP_TOKENS) == 0) {
-        conform_skip(t, "it does not announce shorter micro-batches (DP_MOE_CAP_TOKENS)");
-        return;
-    }
     for (int32_t r = 0; r < t->size; r++)
         b.tokens[r] = r == 0 ? 1 : layer.batch * layer.sequence;
     layer.tokens = b.tokens[t->rank];
@@ -515,33 +508,13 @@ static void bits_do_not_depend_on_the_group(conform_t *t)
     conform_lab_close(&lab);
 }
 
-static bool has_replicas(conform_t *t)
-{
-    const dp_moe_vt_t *vt = t->table;
-
-    if ((vt->caps & DP_MOE_CAP_REPLICAS) != 0)
-        return true;
-    conform_skip(t, "does not replicate experts (no DP_MOE_CAP_REPLICAS)");
-    return false;
-}
-
-static bool has_groups(conform_t *t)
-{
-    const dp_moe_vt_t *vt = t->table;
-
-    if ((vt->caps & DP_MOE_CAP_ROUTE_GROUPS) != 0)
-        return true;
-    conform_skip(t, "has no groups of experts (no DP_MOE_CAP_ROUTE_GROUPS)");
-    return false;
-}
-
 static void replicas_share_the_rows(conform_t *t)
 {
     static const int32_t placements[][8] = {{0, 1, 2, 3}, {3, 0, 1, 0, 2, 0}, {2, 2, 1, 3, 3, 3, 0, 3}};
     static const uint32_t counts[] = {4, 6, 8};
     lab_t lab;
 
-    if (!has_replicas(t) || !conform_lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 3; i++) {
         block_t b = {.rank = t->rank, .ranks = t->size, .replicas = counts[i], .placement = placements[i]};
@@ -596,23 +569,17 @@ static void one_replica_of_each_changes_no_bit(conform_t *t)
     };
     lab_t lab;
 
-    if (!has_replicas(t) || !conform_lab_open(&lab, t) ||
-        !same_bits(&lab, &layers[0], blocks, "no replicas and one of each expert"))
+    if (!conform_lab_open(&lab, t) || !same_bits(&lab, &layers[0], blocks, "no replicas and one of each expert"))
         return;
     conform_lab_close(&lab);
 }
 
 static void a_plugin_may_do_dispatch_and_combine(conform_t *t)
 {
-    const dp_moe_vt_t *vt = t->table;
     const dp_plugin_t *plugin;
     const void *ep_table = NULL;
     lab_t lab;
 
-    if ((vt->caps & DP_MOE_CAP_EP) == 0) {
-        conform_skip(t, "does dispatch and combine itself (no DP_MOE_CAP_EP)");
-        return;
-    }
     if (dp_plugin_load("ep_exchange", &plugin) < 0 ||
         dp_plugin_interface(plugin, DP_IFACE_EP, DP_EP_VT_MIN, &ep_table) < 0) {
         conform_skip(t, "%s", conform_last_error());
@@ -639,7 +606,7 @@ static void rows_go_to_replicas_in_turn(conform_t *t)
     const layer_t layer = {.batch = 1, .sequence = 7, .hidden = 3, .experts = 1, .top_k = 1, .width = 2};
     lab_t lab;
 
-    if (!has_replicas(t) || !conform_lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int32_t microbatch = 0; microbatch < 4; microbatch++)
         for (int32_t replica = 0; replica < 3; replica++) {
@@ -756,7 +723,7 @@ static void tokens_choose_from_few_groups(conform_t *t)
 {
     lab_t lab;
 
-    if (!has_groups(t) || !conform_lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (const layer_t *l = grouped; l->batch > 0; l++) {
         block_t b = {.rank = t->rank, .ranks = t->size};
@@ -780,7 +747,7 @@ static void groups_are_judged_by_several(conform_t *t)
     block_t b = {0};
     lab_t lab;
 
-    if (!has_groups(t) || !conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layer))
+    if (!conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layer))
         return;
     set_param(&b, ROUTER, -1, 0);
     set_param(&b, BIAS, -1, 0);
@@ -850,8 +817,7 @@ static const conform_case_t cases[] = {
          "the formula, those of experts over the tokens of all ranks."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(ranks_bring_what_tokens_they_have, 2,
-                  "The micro-batches of a group's ranks may have different numbers of tokens (only with "
-                  "DP_MOE_CAP_TOKENS)."),
+                  "The micro-batches of a group's ranks may have different numbers of tokens "),
      .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(all_tokens_to_one_expert, 2, "One expert may get every token, others none."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
@@ -860,28 +826,25 @@ static const conform_case_t cases[] = {
      .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(replicas_share_the_rows, 2,
                   "With replicas outputs are those of the formula, and so are the gradients of an expert's replicas in "
-                  "sum (only with DP_MOE_CAP_REPLICAS)."),
+                  "sum."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(one_replica_of_each_changes_no_bit, 2,
-                  "With one replica of each expert, in order, all bits are those without replicas (only with "
-                  "DP_MOE_CAP_REPLICAS)."),
+                  "With one replica of each expert, in order, all bits are those without replicas "),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(rows_go_to_replicas_in_turn, 0,
-                  "Row i of an expert goes to replica (i + rank + micro-batch) mod c of its c (only with "
-                  "DP_MOE_CAP_REPLICAS).")},
+                  "Row i of an expert goes to replica (i + rank + micro-batch) mod c of its c ")},
     {CONFORM_CASE(a_plugin_may_do_dispatch_and_combine, 4,
-                  "With config.ep_vt all bits are those of the plugin's own exchanges (only with DP_MOE_CAP_EP)."),
+                  "With config.ep_vt all bits are those of the plugin's own exchanges."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(ties_go_to_the_lower_expert, 0, "Of equal scores the lower expert is chosen.")},
     {CONFORM_CASE(
          tokens_choose_from_few_groups, 4,
          "With groups a token chooses among the experts of route_limit groups: outputs and gradients are those of "
-         "the formula (only with DP_MOE_CAP_ROUTE_GROUPS)."),
+         "the formula."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(
         groups_are_judged_by_several, 0,
-        "Groups are chosen by the sum of their ceil(top_k / route_limit) best experts, the lower one of equals "
-        "(only with DP_MOE_CAP_ROUTE_GROUPS).")},
+        "Groups are chosen by the sum of their ceil(top_k / route_limit) best experts, the lower one of equals.")},
     {CONFORM_CASE(bias_is_for_the_choice_alone, 0, "The bias decides who is chosen; weights are scores without it.")},
     {CONFORM_CASE(auxiliary_loss_is_optional, 0, "aux_loss may be NULL: gradients are the same.")},
     {0},

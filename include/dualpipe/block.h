@@ -116,8 +116,8 @@ typedef struct dp_io {
     const void *dy;        /* gradient of y, input of a backward */
     void *dx;              /* gradient of x, overwritten; NULL: not wanted (at the first stage) */
     void *backward_buffer; /* see dp_block_sizes_t. NULL where that is 0 */
-    /* a micro-batch that is not what the shape says. The same in all calls of a micro-batch; callers ask for
-       the bit of caps before they set these (DP_ATTENTION_CAP_TOKENS, DP_ATTENTION_CAP_DOCUMENTS, DP_MOE_CAP_TOKENS) */
+    /* a micro-batch that is not what the shape says. The same in all calls of a micro-batch; only where the
+       configuration asks for it (variable_tokens, documents) */
     uint32_t tokens;    /* it has so many, 1 to T: x, y, dy and dx are [tokens, d], and nothing behind them is read or
                            written. 0: T */
     uint32_t documents; /* attention alone: document i is tokens document_ends[i-1] (of the first: 0) to

@@ -19,14 +19,14 @@
  * sum of the chosen (+ 1e-20) when `normalize`, times `scale`. The bias has no gradient: see DP_PARAM_ROUTER_BIAS.
  * Auxiliary loss (aux_alpha > 0): alpha * E / (k T) * sum_e count_e * mean_t(p_te), p the scores, normalised over the
  * experts for the sigmoid gate; its gradient enters in route_backward_input, times dp_moe_io_t.aux_scale.
- * Groups (config.route_groups = G > 1, only with DP_MOE_CAP_ROUTE_GROUPS): group g has experts g*E/G ... (g+1)*E/G - 1,
+ * Groups (config.route_groups = G > 1): group g has experts g*E/G ... (g+1)*E/G - 1,
  * and a token chooses its top_k among those of config.route_limit = M groups alone, the M with the largest sums of
  * their ceil(top_k / M) largest values of score + bias (ties: the lower group). Weights, gradients and auxiliary loss
  * are those of the formulas above. Where groups are what ranks or hosts hold, a token's row goes to at most M of them.
  * Parameters in this order: norm [d]; router [d, E]; bias [E]; shared.w_gate, shared.w_up [d, S], shared.w_down [S, d]
  * (S = shared * expert_hidden; absent when 0); then per local expert w_gate, w_up [d, f], w_down [f, d].
  *
- * Replicated experts (config.replicas = R > 0, only with DP_MOE_CAP_REPLICAS): rank p of the expert group holds
+ * Replicated experts (config.replicas = R > 0): rank p of the expert group holds
  * replicas p*R/n ... (p+1)*R/n - 1 instead of experts, and a placement (dp_moe_io_t.placement) says which expert each
  * of them is of; the router knows nothing of it. In the list of parameters replicas stand where experts stood, as
  * "replicas.7.w_gate", sharded, with dp_param_t.expert the replica's number. The rows of an expert go to its replicas
@@ -52,14 +52,6 @@ typedef struct dp_moe dp_moe_t;
 
 typedef enum dp_gate { DP_GATE_SOFTMAX = 0, DP_GATE_SIGMOID = 1 } dp_gate_t;
 
-enum {
-    DP_MOE_CAP_REPLICAS = 1u << 0,     /* takes config.replicas > 0: callers ask for this bit before they set it */
-    DP_MOE_CAP_RECOMPUTE = 1u << 1,    /* takes config.recompute and has experts_recompute: callers ask as well */
-    DP_MOE_CAP_TOKENS = 1u << 2,       /* takes io.tokens below T; on the ranks of a group they may differ */
-    DP_MOE_CAP_ROUTE_GROUPS = 1u << 3, /* takes config.route_groups > 1: callers ask as well */
-    DP_MOE_CAP_EP = 1u << 4            /* takes config.ep_vt: callers ask as well */
-};
-
 typedef struct dp_moe_config {
     uint32_t struct_size;
     const dp_block_shape_t *shape; /* borrowed during open, as this struct */
@@ -81,7 +73,7 @@ typedef struct dp_moe_config {
     float capacity;       /* plugins on GPUs give experts' rows room for so many times an even share, for each pair of
                              ranks and in all; more rows than that are DP_ERR_OVERFLOW, none is dropped. 0: room for
                              the worst case, which cannot overflow. Plugins on CPUs always give that */
-    uint32_t reserved;    /* padding in 1.0, of which a caller may have left anything: not read */
+    uint32_t variable_tokens; /* 1: io.tokens may be below T, on each rank of the group another number */
     dp_recompute_t recompute; /* see block.h. Of DP_RECOMPUTE_MLP on, h, the routing and the received rows
                                  are all that forward keeps: rows do not travel once more */
     uint32_t route_groups;    /* G, a divisor of experts; 0 and 1: no groups */
@@ -119,7 +111,7 @@ typedef struct dp_moe_io {
  * backward buffers, too (block.h). */
 typedef struct dp_moe_vt {
     uint32_t struct_size;
-    uint32_t caps; /* DP_MOE_CAP_* */
+    uint32_t caps; /* 0: there are none yet. What a plugin does not do it refuses at open */
     /** One instance serves all layers of one rank. Opens its exchanges on comm; the caller calls comm start()
      *  afterwards. *moe_out is set only on success. DP_ERR_INVALID: a size or switch that cannot be, an eps, scale or
      *  alpha that is negative or not finite; DP_ERR_UNSUPPORTED: a dtype, device or comm that this plugin does not

@@ -56,6 +56,7 @@ typedef struct dp_build_context {
     const dp_comm_vt_t *comm_vt;
     dp_comm_t *expert_comm; /* the expert group; size 1 when ep is 1 */
     int32_t pipeline_rank, pipeline_size, expert_rank, expert_size, data_rank, data_size;
+    uint32_t tokens, documents; /* of the pipeline's options */
 } dp_build_context_t;
 #define DP_BUILD_CONTEXT_MIN DP_SIZE_TO(dp_build_context_t, data_size)
 

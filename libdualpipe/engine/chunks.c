@@ -88,6 +88,8 @@ static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_o
         .expert_size = p->grid.ep,
         .data_rank = p->grid.d,
         .data_size = p->grid.dp,
+        .tokens = p->options.tokens,
+        .documents = p->options.documents,
     };
     int32_t index = p->chunks[c].place.stage, stages = dp_schedule_stages(p->schedule);
     dp_stage_t *stage = NULL;

@@ -51,6 +51,8 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
                 options->attention_config));
     DO(load_kind("attention", options->attention, context, DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN, &table));
     b->attention_vt = table;
+    config.variable_tokens |= context->tokens > 0;
+    config.documents |= context->documents > 0;
     config.device_vt = context->device_vt;
     config.device = context->device;
     return b->attention_vt->open(context->host, &config, &b->attention);
@@ -82,6 +84,7 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
     DO(load_kind("moe", options->moe, context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table));
     b->moe_vt = table;
     DO(load_ep(context, options, &config.ep_vt));
+    config.variable_tokens |= context->tokens > 0;
     config.device_vt = context->device_vt;
     config.device = context->device;
     config.comm_vt = context->comm_vt;

@@ -44,12 +44,7 @@ struct dp_moe_layer {
 };
 
 /* What both blocks take from a call; attention's memory comes first. */
-static bool is_shorter(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
-{
-    return call->tokens > 0 && call->boundary_bytes < layer->boundary_bytes;
-}
-
-static dp_io_t common_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
+static dp_io_t common_io(const dp_segment_call_t *call)
 {
     return (dp_io_t){
         .struct_size = sizeof(dp_io_t),
@@ -60,30 +55,10 @@ static dp_io_t common_io(const dp_moe_layer_t *layer, const dp_segment_call_t *c
         .saved = call->saved,
         .scratch = call->scratch,
         .backward_buffer = call->backward_buffer,
-        .tokens = is_shorter(layer, call) ? call->tokens : 0, /* without the bit of caps any number may be refused */
+        .tokens = call->tokens,
         .documents = call->documents,
         .document_ends = call->document_ends,
     };
-}
-
-/* Asked for before a micro-batch's first call: what one of the plugins does not take. */
-static dp_status_t check_lengths(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
-{
-    const bool fewer = is_shorter(layer, call);
-    const char *lacks = fewer && !(layer->attention_vt->caps & DP_ATTENTION_CAP_TOKENS) ? "attention" : NULL;
-
-    if (lacks == NULL && fewer && !(layer->moe_vt->caps & DP_MOE_CAP_TOKENS))
-        lacks = "MoE";
-    if (lacks != NULL)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "MoE layer: this %s plugin takes micro-batches of the announced length alone, and this one has "
-                       "%u tokens: use one that has DP_%s_CAP_TOKENS, attention_cpu and moe_cpu say",
-                       lacks, call->tokens, lacks[0] == 'a' ? "ATTENTION" : "MOE");
-    if (call->documents > 0 && !(layer->attention_vt->caps & DP_ATTENTION_CAP_DOCUMENTS))
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "MoE layer: this attention plugin does not keep packed documents apart: use one that has "
-                       "DP_ATTENTION_CAP_DOCUMENTS, attention_cpu or attention_cuda say");
-    return DP_OK;
 }
 
 static void *h_of(const dp_segment_call_t *call)
@@ -93,7 +68,7 @@ static void *h_of(const dp_segment_call_t *call)
 
 static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
-    dp_io_t io = common_io(layer, call);
+    dp_io_t io = common_io(call);
 
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes : NULL;
     return io;
@@ -102,7 +77,7 @@ static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t
 static dp_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
     size_t params = layer->attention_sizes.param_count * dp_dtype_bytes(layer->dtype);
-    dp_io_t io = common_io(layer, call);
+    dp_io_t io = common_io(call);
 
     io.params = (const char *)call->params + params;
     io.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(layer->dtype, params) : NULL;
@@ -133,10 +108,8 @@ static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, 
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
     dp_io_t route = moe_io(layer, call);
-    dp_status_t status = check_lengths(layer, call);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
     attention.x = call->x;
     attention.y = h_of(call);
     status = layer->attention_vt->forward(layer->attention, &attention, s);
@@ -468,9 +441,6 @@ dp_status_t dp__moe_layer_replicate(dp_moe_layer_t *layer, dp__replicas_t *repli
     if (layer == NULL || replicas == NULL || part == NULL || layer->replicas != NULL)
         return dp_fail(DP_ERR_INVALID, "replicas of experts: layer, replicas and part are required, once for a layer");
     shape = dp__replicas_config(replicas);
-    if ((layer->moe_vt->caps & DP_MOE_CAP_REPLICAS) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "MoE layer: this MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS)");
     status = dp__replicas_check(shape->experts, shape->replicas, placement);
     if (status >= 0)
         status = find_replicas(layer, shape);

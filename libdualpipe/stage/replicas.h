@@ -70,8 +70,7 @@ dp_status_t dp__replicas_move(dp__replicas_t *replicas, const int32_t *from, con
  * Makes a MoE layer one with replicated experts; between dp_moe_layer_part, whose MoE instance was
  * opened with config.replicas, and dp_stage_create. placement [R]: what the layer begins with,
  * copied. *part is the layer's; gets a `reduce`. replicas outlives the layer. DP_ERR_MISMATCH: the
- * MoE instance's parameters are not R/n replicas of expert_count elements; DP_ERR_UNSUPPORTED: its
- * plugin has no DP_MOE_CAP_REPLICAS. [main]
+ * MoE instance's parameters are not R/n replicas of expert_count elements. [main]
  */
 dp_status_t dp__moe_layer_replicate(dp_moe_layer_t *layer, dp__replicas_t *replicas, const int32_t *placement,
                                     dp_part_t *part);

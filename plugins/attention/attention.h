@@ -32,7 +32,7 @@ typedef struct attn_dims {
 } attn_dims_t;
 
 /* What a plugin takes besides DP_F32 and DP_F64, and attention of plain heads. */
-enum { ATTN_TAKES_BF16 = 1, ATTN_TAKES_LATENT = 2 };
+enum { ATTN_TAKES_BF16 = 1, ATTN_TAKES_LATENT = 2, ATTN_TAKES_DOCUMENTS = 4 };
 
 /* config.c: refuses what cannot be, with the reason; asks no device. */
 dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,
@@ -56,9 +56,8 @@ enum {
     ATTN_BACKWARD_WEIGHT = ATTN_NEED_PARAMS | ATTN_NEED_GRADS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH,
     ATTN_RECOMPUTE = ATTN_NEED_PARAMS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH
 };
-/* caps: those of the plugin, DP_ATTENTION_CAP_TOKENS and _DOCUMENTS. *taken_out: the io with zero for what it does not
- * reach, and tokens filled in. */
-dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, uint32_t caps,
+/* *taken_out: the io with tokens filled in. */
+dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,
                           const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken_out);
 
 /* Tokens of one another's company: document `i` of a micro-batch, or its sequence. False: there are not so many. */

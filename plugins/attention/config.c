@@ -61,7 +61,7 @@ static dp_status_t check_latent(const dp_host_t *host, const char *plugin, unsig
                        plugin, c->q_rank, c->rope_dim);
     if ((takes & ATTN_TAKES_LATENT) == 0)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "%s: kv_rank is %u, and it has no multi-head latent attention (DP_ATTENTION_CAP_LATENT): use a "
+                       "%s: kv_rank is %u, and it has no multi-head latent attention: use a "
                        "plugin that has, attention_cpu say, or leave q_rank, kv_rank and rope_dim 0",
                        plugin, c->kv_rank);
     if (c->q_rank > INT_MAX || c->kv_rank > INT_MAX)
@@ -180,6 +180,9 @@ dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned t
         return status;
     latent = c->kv_rank > 0;
     status = check_dtype(host, plugin, takes, c->shape->dtype);
+    if (status >= 0 && c->documents != 0 && (takes & ATTN_TAKES_DOCUMENTS) == 0)
+        status = DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                         "%s does not keep packed documents apart: use attention_cpu or attention_cuda", plugin);
     if (status >= 0)
         status = check_counts(host, plugin, c);
     if (status >= 0)

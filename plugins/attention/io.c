@@ -28,28 +28,22 @@ static dp_status_t check_documents(const dp_host_t *host, const char *plugin, co
 }
 
 /* Lengths and documents that the plugin, or this instance of it, does not take. */
-static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, const attn_dims_t *n, uint32_t caps,
+static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,
                                  const dp_io_t *io)
 {
     if (io->tokens > n->tokens)
         return DP_FAIL(host, DP_ERR_INVALID, "%s: micro-batch %d: io.tokens is %u, more than batch * sequence = %u",
                        plugin, (int)io->microbatch, io->tokens, n->tokens);
-    if (io->tokens < n->tokens && !(caps & DP_ATTENTION_CAP_TOKENS))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "%s: micro-batch %d: io.tokens is %u, and it takes batch * sequence = %u alone: use a plugin "
-                       "with DP_ATTENTION_CAP_TOKENS, attention_cpu say",
-                       plugin, (int)io->microbatch, io->tokens, n->tokens);
     if (io->documents == 0)
         return DP_OK;
-    if (!(caps & DP_ATTENTION_CAP_DOCUMENTS))
+    if ((takes & ATTN_TAKES_DOCUMENTS) == 0)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "%s: micro-batch %d: io.documents is %u, and it does not keep documents apart: use a plugin "
-                       "with DP_ATTENTION_CAP_DOCUMENTS, attention_cpu or attention_cuda say",
-                       plugin, (int)io->microbatch, io->documents);
+                       "%s: micro-batch %d: io.documents is %u, and it does not keep documents apart", plugin,
+                       (int)io->microbatch, io->documents);
     return check_documents(host, plugin, n, io);
 }
 
-dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, uint32_t caps,
+dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,
                           const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken)
 {
     dp_status_t status = DP_TAKE(host, plugin, dp_io_t, DP_IO_MIN, taken, io);
@@ -76,5 +70,5 @@ dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_
                            (int)io->microbatch, all[i].name);
     if (taken->tokens == 0)
         taken->tokens = n->tokens;
-    return check_lengths(host, plugin, n, caps, taken);
+    return check_lengths(host, plugin, n, takes, taken);
 }

@@ -8,9 +8,6 @@
 
 #include <string.h>
 
-#define CAPS                                                                                                           \
-    (DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE | DP_ATTENTION_CAP_TOKENS | DP_ATTENTION_CAP_DOCUMENTS)
-
 static dp_status_t open_instance(const dp_host_t *host, const dp_attention_config_t *config,
                                  dp_attention_t **attention_out)
 {
@@ -133,7 +130,7 @@ static const pass_t pass_recompute = {"recompute", run_recompute, ATTN_RECOMPUTE
 static dp_status_t enqueue_pass(const dp_attention_t *a, const pass_t *pass, const dp_io_t *io, dp_stream_t *s)
 {
     launch_arg_t arg = {.attention = a};
-    dp_status_t status = attn_check_io(a->host, PLUGIN, &a->n, CAPS, pass->name, io, pass->needs, &arg.io);
+    dp_status_t status = attn_check_io(a->host, PLUGIN, &a->n, TAKES, pass->name, io, pass->needs, &arg.io);
 
     return status < 0 ? status : a->device_vt->launch(s, pass->run, &arg, sizeof(arg));
 }
@@ -160,7 +157,6 @@ static dp_status_t enqueue_recompute(dp_attention_t *a, const dp_io_t *io, dp_st
 
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = CAPS,
     .open = open_instance,
     .close = close_instance,
     .sizes = get_sizes,

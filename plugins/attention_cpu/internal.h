@@ -6,6 +6,7 @@
 
 #include "plugins/attention/attention.h"
 
+#define TAKES  (ATTN_TAKES_LATENT | ATTN_TAKES_DOCUMENTS)
 #define PLUGIN "attention_cpu"
 
 enum {

@@ -117,7 +117,7 @@ static void take_sizes(dp_attention_t *a)
 
 dp_status_t attn_configure(dp_attention_t *a, const dp_attention_config_t *c)
 {
-    dp_status_t status = attn_dims_init(a->host, PLUGIN, ATTN_TAKES_LATENT, c, &a->n);
+    dp_status_t status = attn_dims_init(a->host, PLUGIN, TAKES, c, &a->n);
 
     if (status >= 0)
         status = check_host_device(a->host, c);

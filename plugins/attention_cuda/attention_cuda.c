@@ -13,7 +13,6 @@ static dp_status_t open_scores(const dp_host_t *host, const dp_attention_config_
 
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = SCORES_CAPS,
     .open = open_scores,
     .close = attn_block_close,
     .sizes = attn_block_sizes,

@@ -475,7 +475,7 @@ static void close_core(dp_attention_t *a)
 
 const attn_core_t scores_core = {
     .plugin = "attention_cuda",
-    .caps = SCORES_CAPS,
+    .takes = ATTN_TAKES_BF16 | ATTN_TAKES_LATENT | ATTN_TAKES_DOCUMENTS,
     .open = open_core,
     .close = close_core,
     .forward = forward_scores,

@@ -19,10 +19,6 @@ attn_score_blocks_t attn_score_blocks(const dp_attention_t *a, size_t budget);
 /** Scores from row to row where a block has this many columns: vector loads want 16-byte rows. */
 uint32_t attn_score_pitch(uint32_t columns);
 
-enum {
-    SCORES_CAPS =
-        DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE | DP_ATTENTION_CAP_TOKENS | DP_ATTENTION_CAP_DOCUMENTS
-};
 extern const attn_core_t scores_core;
 
 #endif

@@ -14,7 +14,6 @@ static dp_status_t open_cudnn(const dp_host_t *host, const dp_attention_config_t
 /* Deterministic when config.deterministic asks for it, and not otherwise: no capability for all instances. */
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = CUDNN_CAPS,
     .open = open_cudnn,
     .close = attn_block_close,
     .sizes = attn_block_sizes,

@@ -186,7 +186,7 @@ static dp_status_t run_backward_plan(const attn_pass_t *pass, const attn_tensors
 
 const attn_core_t cudnn_core = {
     .plugin = "attention_cudnn",
-    .caps = CUDNN_CAPS,
+    .takes = ATTN_TAKES_BF16 | ATTN_TAKES_LATENT,
     .makes_delta = true,
     .open = open_core,
     .close = close_core,

@@ -6,7 +6,6 @@
 
 #include "plugins/attention/cuda/block.h"
 
-enum { CUDNN_CAPS = DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE | DP_ATTENTION_CAP_TOKENS };
 extern const attn_core_t cudnn_core;
 
 #endif

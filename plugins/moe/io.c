@@ -35,19 +35,14 @@ dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe
     return DP_FAIL(host, DP_ERR_INVALID, "%s: %s needs io.%s, which is NULL", plugin, call, missing);
 }
 
-dp_status_t moe_dims_of(const dp_host_t *host, const char *plugin, uint32_t caps, const dp_io_t *io,
-                        const moe_dims_t *announced, moe_dims_t *n)
+dp_status_t moe_dims_of(const dp_host_t *host, const char *plugin, const dp_io_t *io, const moe_dims_t *announced,
+                        moe_dims_t *n)
 {
     const uint32_t most = (uint32_t)announced->tokens, given = io->tokens;
     const uint32_t tokens = given > 0 ? given : most;
 
     if (tokens > most)
         return DP_FAIL(host, DP_ERR_INVALID, "%s: micro-batch %d: io.tokens is %u, more than batch * sequence = %u",
-                       plugin, (int)io->microbatch, tokens, most);
-    if (tokens < most && !(caps & DP_MOE_CAP_TOKENS))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "%s: micro-batch %d: io.tokens is %u, and it takes batch * sequence = %u alone: use a plugin "
-                       "with DP_MOE_CAP_TOKENS, moe_cpu say",
                        plugin, (int)io->microbatch, tokens, most);
     *n = *announced;
     moe_dims_set_tokens(n, (int32_t)tokens);

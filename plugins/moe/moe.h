@@ -54,9 +54,9 @@ dp_status_t moe_open_links(const moe_dims_t *n, const dp_moe_config_t *config, m
 enum { MOE_NEED_X = 1, MOE_NEED_Y = 2, MOE_NEED_DY = 4, MOE_NEED_GRADS = 8, MOE_NEED_NO_WORK = 16 };
 dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io, const char *call,
                          unsigned need);
-/* Sizes of this micro-batch, which DP_MOE_CAP_TOKENS in `caps` lets be shorter than what was announced. */
-dp_status_t moe_dims_of(const dp_host_t *host, const char *plugin, uint32_t caps, const dp_io_t *io,
-                        const moe_dims_t *announced, moe_dims_t *dims_out);
+/* Sizes of this micro-batch, which may be shorter than what was announced. */
+dp_status_t moe_dims_of(const dp_host_t *host, const char *plugin, const dp_io_t *io, const moe_dims_t *announced,
+                        moe_dims_t *dims_out);
 dp_status_t moe_check_placement(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io, const moe_dims_t *n);
 
 #endif

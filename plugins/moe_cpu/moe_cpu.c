@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-#define CAPS (DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_TOKENS | DP_MOE_CAP_ROUTE_GROUPS | DP_MOE_CAP_EP)
-
 _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
 /* 32 bits count the elements of every matrix that BLAS is given. */
 static const moe_rules_t rules = {.plugin = "moe_cpu",
@@ -46,7 +44,7 @@ static dp_status_t begin_call(const dp_moe_t *moe, const dp_moe_io_t *io, const 
         .placement = moe->n.replicated ? io->placement : NULL,
         .microbatch = io->io->microbatch,
     };
-    return moe_dims_of(moe->host, rules.plugin, CAPS, io->io, &moe->n, &t->n);
+    return moe_dims_of(moe->host, rules.plugin, io->io, &moe->n, &t->n);
 }
 
 static dp_status_t launch_task(const dp_moe_t *moe, dp_launch_fn kernel, const moe_task_t *t, dp_stream_t *s)
@@ -368,7 +366,6 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = CAPS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,

@@ -21,8 +21,6 @@ static const moe_rules_t rules = {.plugin = "moe_cuda",
                                   .most_tokens = 65535 * MOE_STRIP,
                                   .most_elements = INT64_MAX};
 
-enum { CAPS = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_TOKENS | DP_MOE_CAP_ROUTE_GROUPS };
-
 /* One call under way: sticky about the first failure, so that a call reads as the list of its steps. */
 typedef struct work {
     dp_moe_t *moe;
@@ -82,7 +80,7 @@ static work_t begin_call(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, c
     if (w.status >= 0)
         w.status = moe_check(moe);
     if (w.status >= 0)
-        w.status = moe_dims_of(moe->host, rules.plugin, CAPS, io->io, &moe->n, &w.call.n);
+        w.status = moe_dims_of(moe->host, rules.plugin, io->io, &moe->n, &w.call.n);
     if (w.status < 0)
         return w;
     w.io = io->io;
@@ -779,7 +777,6 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = CAPS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,

@@ -37,7 +37,7 @@ drops_what_is_new             what_is_not_known_is_refused
 heads_need_not_divide         wrong_settings_are_refused
 close_keeps_memory            nothing_is_left_behind
 wk_and_wv_are_swapped         params_are_those_of_the_header
-latents_are_not_noticed       latent_needs_the_capability
+latents_are_not_noticed       latent_params_are_those_of_the_header
 END
 
 table latent attention <<'END'

@@ -439,16 +439,16 @@ START_TEST(what_cannot_be_is_refused)
     latent.kv_rank = 4;
     latent.rope_dim = 2;
     options.attention_config = &latent;
-    refuse(&options, "DP_ATTENTION_CAP_LATENT");
+    refuse(&options, "attention_mine: it has no latent attention");
     options = options_of(&config);
     snprintf(heads_only, sizeof(heads_only), "%s/mock_moe_faults.so", getenv("DP_TEST_MOCKS"));
     options.moe = heads_only; /* would choose among all experts, and never see the groups */
     config.route_groups = 2;
     config.route_limit = 1;
-    refuse(&options, "DP_MOE_CAP_ROUTE_GROUPS");
+    refuse(&options, "moe_mine: it has no replicas");
     config = moe;
     options.ep = "exchange"; /* would carry its rows itself */
-    refuse(&options, "DP_MOE_CAP_EP");
+    refuse(&options, "moe_mine: it has no replicas");
     options = options_of(&config);
     ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", "ep=abacus", 1), 0);
     refuse(&options, "ep_abacus");

@@ -412,8 +412,7 @@ static dp_status_t moe_params(const dp_moe_t *m, dp_param_t *out)
 
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt), .sizes = attention_sizes, .params = attention_params};
-static const dp_moe_vt_t moe_vt = {
-    .struct_size = sizeof(moe_vt), .caps = DP_MOE_CAP_REPLICAS, .sizes = moe_sizes, .params = moe_params};
+static const dp_moe_vt_t moe_vt = {.struct_size = sizeof(moe_vt), .sizes = moe_sizes, .params = moe_params};
 static const dp_moe_t good_moe = {
     {{.name = "router", .kind = DP_PARAM_MATRIX, .count = 5, .fan_in = 1},
      {.name = "replicas.0.a", .kind = DP_PARAM_MATRIX, .offset = 5, .count = 1, .fan_in = 1, .sharded = 1, .expert = 0},
@@ -443,7 +442,6 @@ static void use_layers(rank_t *r)
     double params[2][4] = {{1, 2, 3, 4}, {1, 2, 3, 4}}, grads[64 + 5 + 8] = {0};
     const dp_replica_memory_t memory = {.memory = params, .bytes = sizeof(params[0])};
     dp_moe_t moe = good_moe;
-    dp_moe_vt_t plain = moe_vt;
     dp_moe_layer_t *layer;
     dp_part_t part = {.struct_size = sizeof(part)};
 
@@ -465,9 +463,6 @@ static void use_layers(rank_t *r)
     ck_assert_uint_gt(*part.revision, revision);
     dp_moe_layer_free(layer);
 
-    plain.caps = 0;
-    expect_refused(replicate(r, &plain, &moe, first, &layer, &part), DP_ERR_UNSUPPORTED, "DP_MOE_CAP_REPLICAS");
-    dp_moe_layer_free(layer);
     expect_refused(replicate(r, &moe_vt, &moe, bad, &layer, &part), DP_ERR_INVALID, "expert 1");
     expect_refused(dp_moe_layer_place(layer, first, &memory, 1, NULL), DP_ERR_INVALID, "no replicated experts");
     dp_moe_layer_free(layer);

@@ -38,6 +38,7 @@ s/return a->device_vt->launch(s, run, /if (fault("runs_in_the_call")) return run
 /^static dp_status_t enqueue/,/^}/s/c\.run = pass;/& if (fault("allocates_in_a_call")) { void *m = a->host->allocate(a->host, 64, 64); if (m == NULL) return DP_OK; a->host->release(a->host, m); }/
 /^static dp_status_t attn_sizes/,/^}/s/dp_sized_put(sizes_out, &sizes)/if (fault("sizes_writes_its_own_length")) memcpy(sizes_out, \&sizes, sizeof(sizes)); else &/
 s/DP_TAKE(host, "attention_mine: config", .*);/fault("demands_its_own_sizeof") \&\& c->struct_size != sizeof(*c) ? DP_ERR_INVALID : fault("drops_what_is_new") ? DP_OK : &/
+s/c->kv_rank != 0 ||/(!fault("latents_are_not_noticed") \&\& c->kv_rank != 0) ||/
 s/c->kv_heads == 0 ||/(!fault("latents_are_not_noticed") \&\& c->kv_heads == 0) ||/
 s/c->heads % c->kv_heads != 0/(!fault("heads_need_not_divide") \&\& c->kv_heads != 0 \&\& &)/
 s/a->kv_heads = config->kv_heads;/& if (fault("latents_are_not_noticed") \&\& a->kv_heads == 0) a->kv_heads = a->heads;/

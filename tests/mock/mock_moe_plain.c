@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS and DP_MOE_CAP_EP, as a plugin would be
- * that knows nothing of them. MOCK_REAL: the file of moe_cpu. */
+ * mock_moe_plain.c: moe_cpu without replicas and dp.ep/1, which it refuses. MOCK_REAL: the file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include <dlfcn.h>
@@ -10,6 +9,14 @@
 #include <string.h>
 
 static dp_moe_vt_t table;
+static dp_status_t (*inner_open)(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out);
+
+static dp_status_t open_plain(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
+{
+    if (config->struct_size >= DP_MOE_CONFIG_MIN && (config->replicas > 0 || config->ep_vt != NULL))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "mock_moe_plain: it has neither replicas nor ep_vt: leave them 0");
+    return inner_open(host, config, moe_out);
+}
 
 static void fill(void)
 {
@@ -20,7 +27,8 @@ static void fill(void)
     if (plugin == NULL)
         return;
     memcpy(&table, plugin->get_interface(DP_IFACE_MOE), sizeof(table));
-    table.caps &= ~(uint32_t)(DP_MOE_CAP_REPLICAS | DP_MOE_CAP_EP);
+    inner_open = table.open;
+    table.open = open_plain;
 }
 
 static const void *get_interface(const char *id)

@@ -634,6 +634,9 @@ static dp_status_t begin(dp_moe_t *m, const dp_moe_io_t *io, const char *name, u
               : c->io.dy == NULL && (needs & DY)       ? "dy"
               : c->io.grads == NULL && (needs & GRADS) ? "grads"
                                                        : NULL;
+    if (c->io.tokens != 0 && c->io.tokens != m->tokens)
+        return DP_FAIL(m->host, DP_ERR_UNSUPPORTED, "moe_mine: %s of micro-batch %d: it takes whole micro-batches",
+                       name, c->io.microbatch);
     if (missing != NULL)
         return DP_FAIL(m->host, DP_ERR_INVALID, "moe_mine: %s of micro-batch %d: io.%s is NULL", name, c->io.microbatch,
                        missing);
@@ -808,8 +811,10 @@ static dp_status_t check(const dp_host_t *host, const dp_moe_config_t *c)
             c->device_vt->kind);
     if (shape->dtype != DP_F32 && shape->dtype != DP_F64)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "moe_mine: dtype %d: use f32 or f64", (int)shape->dtype);
-    if (c->replicas != 0)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "moe_mine: it does not replicate experts: set replicas to 0");
+    if (c->replicas != 0 || c->recompute != DP_RECOMPUTE_NONE || c->variable_tokens != 0 || c->route_groups > 1 ||
+        c->ep_vt != NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "moe_mine: it has no replicas, recomputation, variable tokens, groups and ep_vt: set them to 0");
     if (shape->batch == 0 || shape->sequence == 0 || shape->hidden == 0 || c->expert_hidden == 0 || c->comm_size < 1 ||
         c->comm_rank < 0 || c->comm_rank >= c->comm_size || c->experts == 0 ||
         c->experts % (uint32_t)c->comm_size != 0 || c->top_k == 0 || c->top_k > c->experts)

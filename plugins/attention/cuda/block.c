@@ -125,8 +125,7 @@ static bool lay_out_scratch(dp_attention_t *a)
     a->scratch.dv = layout_take(&l, a->n.tokens, a->n.v_width, a->bytes);
     a->scratch.delta = layout_take(&l, a->n.tokens, a->n.heads, a->sum_bytes);
     a->scratch.latent = layout_take(&l, a->n.tokens, attn_larger(a->n.q_rank, a->n.kv_rank), a->sum_bytes);
-    a->scratch.starts =
-        layout_take(&l, a->vt->caps & DP_ATTENTION_CAP_DOCUMENTS ? a->n.tokens : 0, 1, sizeof(uint32_t));
+    a->scratch.starts = layout_take(&l, a->vt->takes & ATTN_TAKES_DOCUMENTS ? a->n.tokens : 0, 1, sizeof(uint32_t));
     a->scratch.workspace = layout_take(&l, 1, a->gemm != NULL ? cuda_gemm_workspace(a->gemm) : 0, 1);
     a->scratch.bytes = l.bytes;
     return !l.overflow && !n.overflow;
@@ -142,7 +141,7 @@ static dp_status_t lay_out_block(dp_attention_t *a)
 static dp_status_t start_block(dp_attention_t *a, const dp_attention_config_t *config)
 {
     const dp_host_sm_t *share = a->host->get_service(a->host, DP_HOST_SM);
-    dp_status_t status = attn_dims_init(a->host, a->vt->plugin, ATTN_TAKES_BF16 | ATTN_TAKES_LATENT, config, &a->n);
+    dp_status_t status = attn_dims_init(a->host, a->vt->plugin, a->vt->takes, config, &a->n);
     CUdevice device;
 
     if (status >= 0)

@@ -46,7 +46,7 @@ typedef struct attn_pass {
 /** What an instance of a plugin is made with. */
 typedef struct attn_core {
     const char *plugin; /* its name, for messages */
-    uint32_t caps;      /* DP_ATTENTION_CAP_* */
+    unsigned takes;     /* ATTN_TAKES_* */
     bool makes_delta;   /* writes delta itself */
     /** Checks what the core cannot do, makes its plans; sets core, core_saved_bytes and core_scratch_bytes. */
     dp_status_t (*open)(dp_attention_t *a);

@@ -545,7 +545,7 @@ static dp_status_t run_pass(dp_attention_t *a, const char *name, pass_fn pass, u
 {
     attn_pass_t p;
     dp_io_t taken;
-    dp_status_t status = attn_check_io(a->host, a->vt->plugin, &a->n, a->vt->caps, name, io, needs, &taken);
+    dp_status_t status = attn_check_io(a->host, a->vt->plugin, &a->n, a->vt->takes, name, io, needs, &taken);
 
     if (status < 0)
         return status;
@@ -606,7 +606,7 @@ static dp_status_t all_lengths(const attn_pass_t *kind, const dp_io_t *io)
         status = all_passes(&p, io);
     }
     p.starts = in_region(io->scratch, a->scratch.starts);
-    return status < 0 || !(a->vt->caps & DP_ATTENTION_CAP_DOCUMENTS) ? status : all_passes(&p, io);
+    return status < 0 || !(a->vt->takes & ATTN_TAKES_DOCUMENTS) ? status : all_passes(&p, io);
 }
 
 dp_status_t attn_rehearse(dp_attention_t *a)

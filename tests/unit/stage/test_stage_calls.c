@@ -427,7 +427,6 @@ static rig_t rig(void)
                          .backward_weight = attention_backward_weight,
                          .recompute = attention_recompute},
         .moe_vt = {.struct_size = sizeof(dp_moe_vt_t),
-                   .caps = DP_MOE_CAP_REPLICAS,
                    .sizes = moe_sizes,
                    .params = moe_params,
                    .route = moe_route,
@@ -683,7 +682,6 @@ START_TEST(a_layer_is_replicated_once_and_as_its_plugin_has_it)
 
     /* memory for the placement, a copy, until it is there */
     ck_assert_int_eq(fail_each(replicate, &whole, 0), 3);
-    NOT_REPLICATED(x.rig.moe_vt.caps = 0, DP_ERR_UNSUPPORTED, "no replicated experts");
     NOT_REPLICATED(x.placement[0] = 3, DP_ERR_INVALID, "replica 0 is of expert 3");
     NOT_REPLICATED(x.rig.moe.params[2].expert = 2, DP_ERR_MISMATCH, "does not have replicas 0 to 1 of 10 elements");
     NOT_REPLICATED(x.rig.moe.params[2].offset = 15, DP_ERR_MISMATCH, "one after the other");

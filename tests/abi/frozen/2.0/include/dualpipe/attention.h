@@ -12,7 +12,7 @@
  * blockwise. Sources: RoPE arXiv 2104.09864; grouped heads arXiv 2305.13245; blockwise forward and backward arXiv
  * 2205.14135, 2307.08691; RMSNorm arXiv 1910.07467.
  *
- * Multi-head latent attention (config.kv_rank > 0, only with DP_ATTENTION_CAP_LATENT). Keys and values of all heads are
+ * Multi-head latent attention (config.kv_rank > 0). Keys and values of all heads are
  * made of one narrow vector of a token, its latent, and so are the queries if q_rank > 0:
  *
  *     [c, r] = n wkv_down        c: kv_rank elements, r: rope_dim
@@ -38,13 +38,6 @@ extern "C" {
 
 typedef struct dp_attention dp_attention_t;
 
-enum {
-    DP_ATTENTION_CAP_LATENT = 1u << 0,    /* takes config.kv_rank > 0: callers ask for this bit before they set it */
-    DP_ATTENTION_CAP_RECOMPUTE = 1u << 1, /* takes config.recompute and has recompute: callers ask as well */
-    DP_ATTENTION_CAP_TOKENS = 1u << 2,    /* takes io.tokens below T */
-    DP_ATTENTION_CAP_DOCUMENTS = 1u << 3  /* takes io.documents */
-};
-
 typedef struct dp_attention_config {
     uint32_t struct_size;
     const dp_block_shape_t *shape; /* borrowed during open, as this struct */
@@ -61,13 +54,15 @@ typedef struct dp_attention_config {
     uint32_t kv_rank;         /* of the latent of keys and values; 0: attention as above, and the other two are 0 */
     uint32_t rope_dim;        /* rotated elements of a query or key: even, at least 2, less than head_dim */
     dp_recompute_t recompute; /* of the block, see block.h. DP_RECOMPUTE_FULL keeps x / rms(x) alone */
+    uint32_t variable_tokens; /* 1: io.tokens may be below T */
+    uint32_t documents;       /* 1: io.documents may be set */
 } dp_attention_config_t;
-#define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, recompute)
+#define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, documents)
 
 /* All functions are required but recompute. */
 typedef struct dp_attention_vt {
     uint32_t struct_size;
-    uint32_t caps; /* DP_ATTENTION_CAP_* */
+    uint32_t caps; /* 0: there are none yet. What a plugin does not do it refuses at open */
     /** Checks the shape, prepares tables and plans; one instance serves all layers of one rank. *attention_out is set
      *  only on success. DP_ERR_INVALID: a size that cannot be, an eps or theta that is negative or not finite;
      *  DP_ERR_UNSUPPORTED: a dtype, size or device that this plugin does not take. [blocks] */

@@ -4,7 +4,7 @@
  *
  * What dp.comm/1 calls an exchange carries rows that were packed before. Libraries for expert parallelism (NCCL EP,
  * DeepEP, NVSHMEM and their like) want the tokens, what each of them chose, and the weights, and do the rest
- * themselves. Such a library stands behind this interface. A MoE plugin with DP_MOE_CAP_EP is given its table
+ * themselves. Such a library stands behind this interface. A MoE plugin that takes one is given its table
  * (dp_moe_config_t.ep_vt) and has its rows carried by it; without one it uses exchanges, as ep_exchange does behind
  * this interface.
  *

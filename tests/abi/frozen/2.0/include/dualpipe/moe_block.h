@@ -41,8 +41,8 @@ typedef struct dp_moe_block_options {
     /* NULL: DUALPIPE_PLUGINS, else those of the device's kind (dp_device_vt_t.kind). */
     const char *attention, *moe;
     /* A plugin of dp.ep/1 for dispatch and combine: "exchange" means "ep_exchange". NULL:
-     * DUALPIPE_PLUGINS. That unset, or "": none, the MoE plugin's own exchanges. A MoE plugin without
-     * DP_MOE_CAP_EP is DP_ERR_UNSUPPORTED then. */
+     * DUALPIPE_PLUGINS. That unset, or "": none, the MoE plugin's own exchanges. A MoE plugin that
+     * takes none refuses that with DP_ERR_UNSUPPORTED. */
     const char *ep;
 } dp_moe_block_options_t;
 #define DP_MOE_BLOCK_OPTIONS_MIN DP_SIZE_TO(dp_moe_block_options_t, ep)
