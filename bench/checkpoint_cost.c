@@ -7,7 +7,7 @@
  *                                                                                           2000, 5
  *
  * Segments sleep as long as kernels on a device take, or with "busy" compute on all cores as those
- * of CPU plugins do. A round takes plain steps, writes MIB to FOLDER as dd does (pieces of 4 MiB,
+ * of CPU plugins do. A round takes plain steps, writes MIB to FOLDER as dd does (blocks of 4 MiB,
  * fsync), and saves.
  *
  *   stall     dp_pipeline_save and the next step, over a plain step: what is above 1 (wanted: <= 5
@@ -33,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MICROBATCHES = 4, STAGES = 2, ROUNDS_MOST = 32, PLAIN = 3, PIECE = 4 << 20, PASSES = 2 * MICROBATCHES };
+enum { MICROBATCHES = 4, STAGES = 2, ROUNDS_MOST = 32, PLAIN = 3, BLOCK = 4 << 20, PASSES = 2 * MICROBATCHES };
 
 static struct {
     const char *folder;
@@ -156,8 +156,8 @@ static double write_plainly(const void *data, size_t bytes)
     snprintf(path, sizeof(path), "%s/plain", bench.folder);
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     well = fd >= 0;
-    for (double done = 0; done < bench.bytes && well; done += PIECE)
-        well = write(fd, (const char *)data + (size_t)done % (bytes - PIECE) / 64 * 64, PIECE) == PIECE;
+    for (double done = 0; done < bench.bytes && well; done += BLOCK)
+        well = write(fd, (const char *)data + (size_t)done % (bytes - BLOCK) / 64 * 64, BLOCK) == BLOCK;
     well = well && fsync(fd) == 0;
     if (fd >= 0)
         close(fd);

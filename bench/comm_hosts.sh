@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: MIT
 # comm_hosts.sh: comm_ofi between two hosts made of namespaces, over tcp: messages of 4 MiB beside a bare socket, 8 bytes
 # one way beside the provider's own ping-pong (fi_pingpong of Debian's libfabric-bin). All in turn, ROUNDS times, each
-# side on a core of its own; medians. Wanted: 4 MiB at 0.9 of the socket or better, 8 bytes at 1.3 of fi_pingpong or less.
+# side on a separate core; medians. Wanted: 4 MiB at 0.9 of the socket or better, 8 bytes at 1.3 of fi_pingpong or less.
 # FIGURES=FILE keeps every batch. From the build folder, as root, after "make benches tests/hosts/cable": sh ../bench/comm_hosts.sh [ROUNDS]
 set -u
 DP_TEST_BUILDDIR=$PWD

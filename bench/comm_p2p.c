@@ -7,7 +7,7 @@
  *
  * All in one run, in alternation, as other programs disturb all of them alike; medians. Work is
  * enqueued behind a gate first, so that the streams alone are measured. One-way latency is half a
- * round trip of send, receive, release. Each rank has a core of its own, as mpirun gives to its
+ * round trip of send, receive, release. Each rank has a separate core, as mpirun gives to its
  * ranks. The peer (bench/peer_mpi_pingpong, built when mpicc is there) uses Open MPI's
  * shared-memory transport. Wanted: 4 MiB at 0.8 of memcpy or better, a latency no worse than Open
  * MPI's. */

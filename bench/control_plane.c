@@ -1,17 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * control_plane.c: what the control plane costs: joining, meeting, and hearing of a death, with up
- * to 1,024 ranks on one machine over loopback TCP.
+ * control_plane.c: what the control plane costs: joining, collectives, and hearing of a death, with
+ * up to 1,024 ranks on one machine over loopback TCP.
  *
  *     bench/control_plane [LARGEST_RANKS]       default 1024
  *
- * Rank 0 is a process of its own, so that its processor time can be told; the last rank is another,
- * to be killed; all others are threads of a third. "far": that one has a PID namespace of its own
+ * Rank 0 is a separate process, so that its processor time can be told; the last rank is another,
+ * to be killed; all others are threads of a third. "far": that one has a separate PID namespace
  * (as root), so that rank 0 takes it for another host and beats go to and fro; else none do. Bytes
  * are what the library holds for a rank, counted by its memory hooks, mean of the threads;
  * "resident" is what the process of the threads has grown by for each, with two stacks. Exit status
  * 1 when joining takes rank 0 10 s of processor time, the last rank to know of a death knows it
- * later than after 1 s, or a rank takes 1 KiB more, of its own or at rank 0, than with the
+ * later than after 1 s, or a rank takes 1 KiB more, itself or at rank 0, than with the
  * fewest. */
 #include <dualpipe/group.h>
 #include <dualpipe/plugin.h>
@@ -29,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MEETINGS     20
+#define GATHERS      20
 #define IDLE_SECONDS 2
 #define MOST_RANKS   1024
 
@@ -37,7 +37,7 @@
 typedef struct shared {
     int waiting; /* atomic: ranks that are where the death finds them */
     int failed;  /* atomic: ranks that heard something else */
-    double join_cpu, join_wall, meeting_cpu, meeting_wall, idle_cpu;
+    double join_cpu, join_wall, gather_cpu, gather_wall, idle_cpu;
     long hub_bytes, rank_bytes, rank_resident;
     double knew[MOST_RANKS]; /* when */
     char message[256];
@@ -108,11 +108,11 @@ static dp_status_t meet(dp_group_t *group, int rank)
     double cpu = clock_of(CLOCK_PROCESS_CPUTIME_ID), wall = clock_of(CLOCK_MONOTONIC);
     dp_status_t status = DP_OK;
 
-    for (int i = 0; i < MEETINGS && status == DP_OK; i++)
+    for (int i = 0; i < GATHERS && status == DP_OK; i++)
         status = dp_group_barrier(group);
     if (rank == 0) {
-        shared->meeting_cpu = (clock_of(CLOCK_PROCESS_CPUTIME_ID) - cpu) / MEETINGS;
-        shared->meeting_wall = (clock_of(CLOCK_MONOTONIC) - wall) / MEETINGS;
+        shared->gather_cpu = (clock_of(CLOCK_PROCESS_CPUTIME_ID) - cpu) / GATHERS;
+        shared->gather_wall = (clock_of(CLOCK_MONOTONIC) - wall) / GATHERS;
     }
     return status;
 }
@@ -221,7 +221,7 @@ static void run_victim(void)
 {
     run_rank(size - 1);
 }
-/* What this process starts lives in a name space of its own. */
+/* What this process starts lives in a separate name space. */
 static void run_threads_apart(void)
 {
     int status;
@@ -256,7 +256,7 @@ static int measure(int ranks, int far)
     if (bad || shared->failed != 0)
         return 0;
     printf("%5d  %-4s  %8.3f  %7.2f  %9.3f  %9.2f  %8.4f  %8.3f  %7ld  %7ld  %9ld\n", size, far ? "far" : "near",
-           shared->join_cpu, shared->join_wall, 1e3 * shared->meeting_cpu, 1e3 * shared->meeting_wall, shared->idle_cpu,
+           shared->join_cpu, shared->join_wall, 1e3 * shared->gather_cpu, 1e3 * shared->gather_wall, shared->idle_cpu,
            last - killed, shared->hub_bytes / size, shared->rank_bytes, shared->rank_resident);
     fflush(stdout);
     shared->knew[0] = last - killed;

@@ -418,7 +418,7 @@ static void run(bench_t *b, double copy, double product)
     const double rows = tokens * (double)set->top_k, real = (double)dp_dtype_bytes(set->dtype);
     const double sum = (double)dp_dtype_bytes(dp_dtype_accumulator(set->dtype));
     const double head = 16, token = d * real, own = set->shared > 0 ? d * sum : 0;
-    /* One rank: a token's row travels once, and is read once and written for each of its experts
+    /* One rank: a token's row is sent once, and is read once and written for each of its experts
      * where it arrives. */
     const double fanned = tokens * token + rows * (2 * head + token);
     /* Forward: three products of 2 d f for each row of an expert, and of each token through the

@@ -384,7 +384,7 @@ static dp_status_t measure_what_fits(settings_t *set, dp_timeline_t **timeline_o
 
 /* ---- figures ---- */
 
-/* The pairs of one step as a timeline of their own, whose report then speaks of nothing else. */
+/* The pairs of one step as a separate timeline, whose report then speaks of nothing else. */
 static dp_status_t report_pairs(const dp_span_t *spans, int64_t count, int32_t step, dp_timeline_t *pairs,
                                 dp_rank_report_t *sum)
 {

@@ -47,7 +47,7 @@ typedef struct bench {
     uint32_t data_number[SIZES], back_number, swaps;
     dp_exchange_t *exchange;
     unsigned char *from, *to; /* device memory */
-    float *meeting;           /* a sum of nothing, to meet at */
+    float *barrier;           /* a sum of nothing, to meet at */
     int32_t *numbers;         /* offsets [ranks], counts [ranks] */
     int64_t *stamps;          /* [2] */
     int32_t rank;
@@ -138,7 +138,7 @@ static dp_status_t open_memory(bench_t *b)
     DO(b->device_vt->allocate(b->device, bytes, (void **)&b->from));
     DO(b->device_vt->allocate(b->device, bytes, (void **)&b->to));
     DO(b->device_vt->allocate(b->device, sizeof(numbers), (void **)&b->numbers));
-    DO(b->device_vt->allocate(b->device, sizeof(*b->meeting), (void **)&b->meeting));
+    DO(b->device_vt->allocate(b->device, sizeof(*b->barrier), (void **)&b->barrier));
     for (int p = 0; p < RANKS_MAX; p++) {
         numbers[p] = p * (int32_t)b->capacity;
         numbers[RANKS_MAX + p] = (int32_t)b->capacity;
@@ -214,7 +214,7 @@ static dp_status_t swap_once(bench_t *b, double *rate_out)
     const int32_t *counts;
     const void *rows;
 
-    DO(b->vt->all_reduce(b->comm, b->meeting, 1, DP_F32, b->stream)); /* all are here */
+    DO(b->vt->all_reduce(b->comm, b->barrier, 1, DP_F32, b->stream)); /* all are here */
     DO(b->device_vt->stamp(b->stream, &b->stamps[0]));
     for (int i = 0; i < MESSAGES / 4; i++) {
         DO(b->vt->exchange(b->exchange, b->swaps, b->from, b->numbers, b->numbers + RANKS_MAX, &rows, &counts,
@@ -222,7 +222,7 @@ static dp_status_t swap_once(bench_t *b, double *rate_out)
         DO(b->vt->exchange_release(b->exchange, b->swaps, b->stream));
         b->swaps++;
     }
-    DO(b->vt->all_reduce(b->comm, b->meeting, 1, DP_F32, b->stream)); /* all are here */
+    DO(b->vt->all_reduce(b->comm, b->barrier, 1, DP_F32, b->stream)); /* all are here */
     DO(b->device_vt->stamp(b->stream, &b->stamps[1]));
     DO(b->device_vt->synchronize(b->stream, -1));
     if (b->rank == 0)
@@ -261,7 +261,7 @@ static void close_all(bench_t *b)
     if (b->stream != NULL)
         b->device_vt->stream_close(b->stream);
     if (b->device != NULL) {
-        void *const memory[] = {b->from, b->to, b->numbers, b->meeting};
+        void *const memory[] = {b->from, b->to, b->numbers, b->barrier};
 
         for (int i = 0; i < 4; i++)
             if (memory[i] != NULL)

@@ -30,7 +30,7 @@ typedef struct messages {
 
 /* Ends the process with the library's message. */
 void messages_check(dp_status_t status);
-/* Opens plugin `name` between the two ranks of `group`; each rank has a core of its own where there
+/* Opens plugin `name` between the two ranks of `group`; each rank has a separate core where there
  * are two. */
 void messages_open(messages_t *m, dp_group_t *group, const char *name);
 void messages_close(messages_t *m);

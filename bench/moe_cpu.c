@@ -76,14 +76,14 @@ static void multiply(const job_t *job, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, s
                     (const double *)(const void *)right, ldb, 0, job->out, (int)n);
 }
 
-/* Pass 0, 1, 2: forward, backward for input, backward for weights, in `pieces` pieces. */
-static double plain(const job_t *job, int pass, size_t pieces)
+/* Pass 0, 1, 2: forward, backward for input, backward for weights, in `parts` parts. */
+static double plain(const job_t *job, int pass, size_t parts)
 {
-    const size_t d = job->config.shape.hidden, f = job->config.moe.expert_hidden, m = job->rows / pieces, one = d * f;
+    const size_t d = job->config.shape.hidden, f = job->config.moe.expert_hidden, m = job->rows / parts, one = d * f;
     const double start = now();
     size_t e;
 
-    for (e = 0; e < pieces; e++) {
+    for (e = 0; e < parts; e++) {
         const size_t w = pass < 2 ? e * 3 * one : 0;
 
         if (pass == 0) {

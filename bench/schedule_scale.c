@@ -5,7 +5,7 @@
  *
  *     bench/schedule_scale [METHOD [LARGEST_RANKS]]       default dualpipe 1024
  *
- * Micro-batches are 8 per rank, 4,096 at P = 1,024. Every size runs in a process of its own, so
+ * Micro-batches are 8 per rank, 4,096 at P = 1,024. Every size runs in a separate process, so
  * that its memory can be told. Times are processor time, which is that of a single thread; "wall"
  * is what the clock on the wall says of all. Exit status 1 when P = 64 takes 0.3 s or more, or P =
  * 1,024 20 s or 4 GiB or more. */

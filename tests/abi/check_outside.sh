@@ -4,7 +4,7 @@
 # check_outside.sh: what is installed serves an outsider who knows pkg-config alone. The templates build with make and CMake, keep
 # their contracts and train as the plugins of the tree do; plugin-abi.md's example works as it stands there; the examples and
 # train_moe build from what is installed of them, with pkg-config, make, CMake and from C++; plugins that carry the library are
-# refused. Installs into a folder of its own; with DP_INSTALL_ROOT (make installcheck: DESTDIR) looks at what is installed there.
+# refused. Installs into a separate folder; with DP_INSTALL_ROOT (make installcheck: DESTDIR) looks at what is installed there.
 set -eu
 . "$DP_TEST_SRCDIR/tests/abi/outside.sh"
 

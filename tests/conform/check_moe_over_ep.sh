@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_moe_over_ep.sh: moe_cpu over ep_exchange keeps the contract of dp.moe/1, and all else that is demanded of moe_cpu
-# alone: a row travels once to a rank, ranks out of step are refused, a comm's refusal is passed on.
+# alone: a row is sent once to a rank, ranks out of step are refused, a comm's refusal is passed on.
 set -eu
 
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so MOCK_EP=$DP_TEST_BUILDDIR/.libs/dp_ep_exchange.so

@@ -2,13 +2,13 @@
  * SPDX-License-Identifier: MIT
  * emulator.c: fibers, barriers, warps and blocks. A host thread (a runner) takes one block after
  * another. When all threads of its block only spin, another runner starts on the next block, up to
- * what the device could hold at once: blocks that wait for each other get on, and a grid that is
- * too large for that hangs here as it would there.
+ * what the device could hold at once: blocks that wait for each other make progress, and a grid
+ * that is too large for that hangs here as it would there.
  *
  * $DP_FAKE_SEED, a number but 0, has blocks start and threads of a block run in an order drawn from
  * it.
  *
- * To ThreadSanitizer a block is the thread of the host that runs it. A state of its own for each
+ * To ThreadSanitizer a block is the thread of the host that runs it. A separate state for each
  * fiber would take gigabytes; instead what is compiled here and the kernels do not tell it of calls
  * (EMULATED_CFLAGS, build-aux/sanitize), so that it does not mind that stacks are changed. */
 #include "launch.h"
@@ -376,18 +376,18 @@ static void leave_barriers(emu_block_t *block)
     }
 }
 
-static emu_meeting_t *find_meeting(emu_warp_t *warp, unsigned mask)
+static emu_gathering_t *find_gathering(emu_warp_t *warp, unsigned mask)
 {
-    emu_meeting_t *spare = NULL;
+    emu_gathering_t *spare = NULL;
 
-    for (unsigned i = 0; i < warp->meetings; i++) {
-        if (warp->meeting[i].mask == mask)
-            return &warp->meeting[i];
-        if (warp->meeting[i].arrived == 0)
-            spare = &warp->meeting[i];
+    for (unsigned i = 0; i < warp->gatherings; i++) {
+        if (warp->gathering[i].mask == mask)
+            return &warp->gathering[i];
+        if (warp->gathering[i].arrived == 0)
+            spare = &warp->gathering[i];
     }
-    if (warp->meetings < sizeof(warp->meeting) / sizeof(warp->meeting[0]))
-        spare = &warp->meeting[warp->meetings++];
+    if (warp->gatherings < sizeof(warp->gathering) / sizeof(warp->gathering[0]))
+        spare = &warp->gathering[warp->gatherings++];
     if (spare != NULL) {
         spare->mask = mask;
         spare->arrived = 0;
@@ -399,7 +399,7 @@ const unsigned char *emu_exchange(unsigned mask, const void *in, size_t bytes)
 {
     emu_self_t *self = emu_self;
     emu_warp_t *warp = &self->block->warp[self->linear / 32];
-    emu_meeting_t *m = find_meeting(warp, mask);
+    emu_gathering_t *m = find_gathering(warp, mask);
     uint32_t slot;
 
     if (m == NULL || bytes > EMU_SLOT)

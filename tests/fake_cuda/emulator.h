@@ -24,16 +24,16 @@ typedef struct emu_dim {
 } emu_dim_t;
 
 /** One group of lanes that meet: see emu_exchange. */
-typedef struct emu_meeting {
+typedef struct emu_gathering {
     unsigned mask, arrived;
     uint32_t generation;
     unsigned char slots[2][32][EMU_SLOT];
-} emu_meeting_t;
+} emu_gathering_t;
 
 typedef struct emu_warp {
-    uint32_t epoch;    /* meetings that are over */
-    unsigned meetings; /* in use */
-    emu_meeting_t meeting[8];
+    uint32_t epoch;      /* gatherings that are over */
+    unsigned gatherings; /* in use */
+    emu_gathering_t gathering[8];
 } emu_warp_t;
 
 typedef struct emu_barrier {

@@ -112,7 +112,7 @@ extern "C" __global__ void dp_test_meet(uint32_t *arrived, uint32_t *smids)
     __syncthreads();
 }
 
-/* Where each block runs; long enough for others to find a place of their own. */
+/* Where each block runs; long enough for others to find a separate place. */
 extern "C" __global__ void dp_test_smid(uint32_t *smids)
 {
     uint64_t start = cuda_globaltimer();

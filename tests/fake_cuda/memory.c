@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * memory.c: device memory as pieces of one anonymous file of the process, so that others can map
+ * memory.c: device memory as parts of one anonymous file of the process, so that others can map
  * them by a handle; between pages that nobody may touch, poisoned when new. Handles of virtual
- * memory are files of their own. */
+ * memory are separate files. */
 #include "fake.h"
 
 #include <fcntl.h>

@@ -20,7 +20,7 @@
  * Windows and puts are those of 2.29: all ranks register, out of memory that NCCL has made; there
  * is no window, and no word of it, where GPUs do not reach each other (another NCCL_HOSTID) or
  * NCCL_WIN_ENABLE is 0. What is put has to lie in a window, the first put of each rank sets up
- * something with the others, and the bytes of one put come in an order of its own; puts to one
+ * something with the others, and the bytes of one put come in a separate order; puts to one
  * rank, and all of one communicator, come one after the other, and need no multiprocessor.
  * DP_FAKE_NCCL_VERSION is another version than that of the header. DP_FAKE_NCCL_WINDOWLESS=r lets
  * rank r of any communicator have no window, without a word, while the others wait for it; with

@@ -66,7 +66,7 @@ for victim in 0 2 3; do
     begin
     stop_rank "$victim"
     await_end $((2 * limit + 5))
-    [ "$status" -eq 14 ] || complain "$case: exit status $status, 14 was due"
+    [ "$status" -eq 14 ] || complain "$case: exit status $status, 14 was expected"
     for r in 0 1 2 3; do
         [ $r = $victim ] || grep -q "^\[$r\] train_moe: rank $victim (pid $pid on .*process state T (stopped)" "$work/err" ||
             complain "$case: rank $r does not say so"

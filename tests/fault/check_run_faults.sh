@@ -54,7 +54,7 @@ expect_end() { # STATUS MILLISECONDS
     ended=0
     wait "$job" 2>/dev/null || ended=$?
     took=$(($(now_ms) - start))
-    [ "$ended" -eq "$1" ] || complain "status $ended, $1 was due"
+    [ "$ended" -eq "$1" ] || complain "status $ended, $1 was expected"
     [ "$took" -le $(($2 * scale)) ] || complain "took $took ms, $2 are allowed"
     expect_nothing_left 0
 }

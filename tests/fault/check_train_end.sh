@@ -57,7 +57,7 @@ expect_end() { # STATUS, or several
     wait "$job" 2>/dev/null || status=$?
     case " $1 " in
     *" $status "*) ;;
-    *) complain "$name: exit status $status, $1 was due" ;;
+    *) complain "$name: exit status $status, $1 was expected" ;;
     esac
     [ "$took" -le $((2000 * scale)) ] || complain "$name: took $took ms"
     left=$(members)

@@ -36,7 +36,7 @@ begin() { # NAME RESPAWN RANKS OPTIONS...
 end() { # STATUS
     status=0
     wait "$job" || status=$?
-    [ "$status" -eq "$1" ] || complain "$name: exit status $status, $1 was due"
+    [ "$status" -eq "$1" ] || complain "$name: exit status $status, $1 was expected"
     left=$(members)
     [ -z "$left" ] || complain "$name: left behind: $left"
 }

@@ -184,7 +184,7 @@ START_TEST(nobody_holds_the_state)
         {{.method = "dualpipe", .dp = 1}, {{0, 1, R_AT_KERNEL, 2, 20}, {3, 1, R_RETIRING, 0, 0}}, 2},
         {{.method = "dualpipev", .dp = 1}, {{1, 1, R_AT_KERNEL, 2, 20}}, 1},
         {{.method = "1f1b", .dp = 1}, {{2, 1, R_IN_UPDATE, 1, 0}}, 1},
-        {{.method = "1f1b", .dp = 4}, {{2, 1, R_IN_UPDATE, 1, 0}}, 1}, /* a pipeline of its own */
+        {{.method = "1f1b", .dp = 4}, {{2, 1, R_IN_UPDATE, 1, 0}}, 1}, /* a separate pipeline */
     };
     r_setting_t setting = cases[_i].setting;
     const r_shared_t due = undisturbed(&setting);

@@ -14,7 +14,7 @@ complain() {
     failures=$((failures + 1))
 }
 
-# a build folder of its own for what it leaves behind
+# a separate build folder for what it leaves behind
 for name in .libs tests apps bench dualpipe; do
     ln -s "$DP_TEST_BUILDDIR/$name" "$work/$name"
 done

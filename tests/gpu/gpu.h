@@ -105,7 +105,7 @@ static inline char **gpu_suite_arguments(int argc, char **argv)
     return with;
 }
 
-/* Exits with 77 when there is no device; looks in a process of its own. */
+/* Exits with 77 when there is no device; looks in a separate process. */
 static inline void gpu_or_skip(const char *program)
 {
     pid_t child = fork();

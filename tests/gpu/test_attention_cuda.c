@@ -246,7 +246,7 @@ static bool refused(lab_t *lab, const layer_t *layer, dp_status_t status, const 
     conform_forget_error();
     came = b.kind->open(&b);
     CHECK(lab->t, came == status && strstr(conform_last_error(), text) != NULL,
-          "open came to %s, \"%s\": it has to be %s and to speak of %s", dp_status_name(came), conform_last_error(),
+          "open returned %s, \"%s\": it has to be %s and to speak of %s", dp_status_name(came), conform_last_error(),
           dp_status_name(status), text);
     return true;
 }

@@ -354,7 +354,7 @@ static void a_simulated_link_takes_its_time(conform_t *t)
 
 /* ---- a driver that fails ---- */
 
-/* One rank, all it can do; in a process of its own, because the driver reads its orders once. 0: it
+/* One rank, all it can do; in a separate process, because the driver reads its orders once. 0: it
  * went well, 1: an error. */
 static int try_alone(conform_t *t, const char *orders)
 {

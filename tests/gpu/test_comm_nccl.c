@@ -90,7 +90,7 @@ static void rig_close(rig_t *rig)
 }
 
 /* All ranks send two messages to the next and receive two from the one before: a group for each
- * direction, on a stream of its own. */
+ * direction, on a separate stream. */
 static dp_status_t pass_on(rig_t *rig, uint32_t number, unsigned char *out[2], const void *in[2])
 {
     dp_message_tag_t tag = {.number = number, .bytes = BYTES};

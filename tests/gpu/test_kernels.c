@@ -235,14 +235,14 @@ START_TEST(a_warp_multiplies_matrices)
 END_TEST
 
 #if defined(__SANITIZE_THREAD__)
-#define MEETING 6 /* each block is a thread, each of its threads a fiber */
+#define COMPANY 6 /* each block is a thread, each of its threads a fiber */
 #else
-#define MEETING 100
+#define COMPANY 100
 #endif
 
 START_TEST(blocks_meet)
 {
-    enum { BLOCKS = MEETING };
+    enum { BLOCKS = COMPANY };
     uint32_t zero = 0, smids[BLOCKS], arrived;
     CUdeviceptr count, at;
     CUfunction f;

@@ -276,7 +276,7 @@ static void three_times_as_many(const dp_exchange_config_t *config, unsigned cha
     counts[0] = 3 * (int32_t)config->capacity_rows;
 }
 
-/* All tokens choose both experts of rank 0: one row travels for each, but there is no room for the
+/* All tokens choose both experts of rank 0: one row is sent for each, but there is no room for the
  * experts' rows. */
 static void too_many_rows_for_a_rank(conform_t *t)
 {

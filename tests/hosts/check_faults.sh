@@ -23,7 +23,7 @@ faults_job="$rank 3 10"
 faults_reference 4
 fault_cable "delay of 1 s there and back, from the start" 2 2 120 delay=1000
 
-# A rank of another host gets on, and the others wait for three times hang_seconds; nobody gets on, and they do not.
+# A rank of another host makes progress, and the others wait for three times hang_seconds; nobody makes progress, and they do not.
 faults_job="env DP_TEST_HANG=1 $rank 3 50 3 $((3000 * scale))"
 faults_reference 4
 fault_cable "hang_seconds $scale, rank 3 takes $((3 * scale)) s longer" 2 2 60

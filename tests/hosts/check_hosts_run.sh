@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_hosts_run.sh: `dualpipe run --hosts` over hosts with networks and processes of their own: ranks meet over the network,
+# check_hosts_run.sh: `dualpipe run --hosts` over hosts with separate networks and processes: ranks meet over the network,
 # ends and their causes reach all, and nothing is left on any host, whatever is killed.
 set -u
 . "$DP_TEST_SRCDIR/tests/hosts/hosts.sh"
@@ -56,7 +56,7 @@ expect_end() { # STATUS SECONDS HOSTS
     start=$(date +%s)
     ended=0
     wait "$job" 2>/dev/null || ended=$?
-    [ "$ended" -eq "$1" ] || complain "status $ended, $1 was due"
+    [ "$ended" -eq "$1" ] || complain "status $ended, $1 was expected"
     [ $(($(date +%s) - start)) -le $(($2 * scale)) ] || complain "took $(($(date +%s) - start)) s"
     expect_nothing "$3"
 }

@@ -58,7 +58,7 @@ kill_rank() { # HOST RANK
 end() { # STATUS
     ended=0
     wait "$job" || ended=$?
-    [ "$ended" -eq "$1" ] || complain "status $ended, $1 was due"
+    [ "$ended" -eq "$1" ] || complain "status $ended, $1 was expected"
     for h in 1 2 3; do
         tries=$((60 * scale))
         while [ -n "$(hosts_rest "$h")" ] && [ "$tries" -gt 0 ]; do

@@ -24,7 +24,7 @@ field() { # NAME LINE...: the number behind the word
     echo 0
 }
 between() { # WHAT NUMBER LEAST MOST
-    [ "$2" -ge "$3" ] && [ "$2" -le "$4" ] || complain "$1: $2, from $3 to $4 was due"
+    [ "$2" -ge "$3" ] && [ "$2" -le "$4" ] || complain "$1: $2, from $3 to $4 was expected"
 }
 ask() { # HOST ARGUMENTS OF echo: its line into $said
     on=$1

@@ -70,7 +70,7 @@ number=$(sed -n 's/^NSpid:.*[[:space:]]\([0-9]*\)$/\1/p' "/proc/${victim:-none}/
 kill -STOP "${victim:-none}" || complain "no rank 3 on host 2 to stop"
 ended=0
 wait "$job" || ended=$?
-[ "$ended" -eq 14 ] || complain "status $ended, 14 was due"
+[ "$ended" -eq 14 ] || complain "status $ended, 14 was expected"
 for r in 0 1 2 4 5; do
     grep -q "^\[$r\] train_moe: rank 3 (pid $number on host2)" "$err" || complain "rank $r does not name rank 3"
 done

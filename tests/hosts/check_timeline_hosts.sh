@@ -6,7 +6,7 @@
 set -u
 . "$DP_TEST_SRCDIR/tests/hosts/hosts.sh"
 [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] || hosts_skip "this build has no comm_ofi"
-unshare --time --monotonic 86400 --fork true 2>/dev/null || hosts_skip "this kernel gives namespaces no clock of their own"
+unshare --time --monotonic 86400 --fork true 2>/dev/null || hosts_skip "this kernel gives namespaces no separate clock"
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
 DUALPIPE_OFI_PROVIDER=tcp
 export DUALPIPE_OFI_PROVIDER

@@ -84,7 +84,7 @@ faults_expect_end() { # PATTERN HOSTS...
     faults_ranks=$(ranks_of "$@")
     for faults_rank in $faults_ranks; do
         hosts_await "rank$faults_rank" 20
-        [ "$status" = 13 ] || faults_complain "rank $faults_rank: status $status, 13 was due"
+        [ "$status" = 13 ] || faults_complain "rank $faults_rank: status $status, 13 was expected"
         grep -h "$faults_pattern" "$hosts_work/rank$faults_rank.out" "$hosts_work/rank$faults_rank.err" >"$hosts_work/said" ||
             faults_complain "rank $faults_rank does not say \"$faults_pattern\""
         [ -s "$hosts_work/first" ] || head -n 1 "$hosts_work/said" >"$hosts_work/first"
@@ -98,7 +98,7 @@ faults_expect_result() { # SECONDS
     faults_start=$(now_ms)
     for faults_rank in $(seq 0 $((hosts_count * faults_each - 1))); do
         hosts_await "rank$faults_rank" "$1"
-        [ "$status" = 0 ] || faults_complain "rank $faults_rank: status $status, 0 was due"
+        [ "$status" = 0 ] || faults_complain "rank $faults_rank: status $status, 0 was expected"
     done
     faults_same=$(faults_results)
     [ "$faults_same" = "$faults_expected" ] || faults_complain "other results than on one host: $faults_same, not $faults_expected"

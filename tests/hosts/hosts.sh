@@ -27,7 +27,7 @@
 #   hosts_crash 2, hosts_boot 2       gone from one moment to the next, without a FIN; back with the same addresses
 #   hosts_firewall 2 drop|reject PORT what comes from outside to that TCP port; hosts_firewall 2 off
 #   $hosts_work/names.2               the /etc/hosts of host 2: change it with "echo ... >>" or "cp"
-#   hosts_end                         all goes away. Done at exit (a trap on EXIT of your own has to call it), and by
+#   hosts_end                         all goes away. Done at exit (a custom trap on EXIT has to call it), and by
 #                                     the kernel when the test is killed: each host's process 1 reads from a pipe
 #                                     that the test holds open as descriptor 9
 #   hosts_rest 2                      prints what a job has left there: processes, files in /dev/shm

@@ -59,7 +59,7 @@ xargs awk '
     { text = "" }' <"$work/files" | sort -u >"$work/functions"
 test "$(wc -l <"$work/functions")" -ge 4000 || { echo "no functions found in the sources"; exit 1; }
 
-# Kernels live in modules of their own, so theirs alone may be called anything.
+# Kernels live in separate modules, so theirs alone may be called anything.
 awk '$1 == "extern" && $3 ~ /^plugins\// && $3 !~ /\.cuh?$/ { print $2, $3 }' "$work/functions" >"$work/crossing"
 # What macros define shows in the objects: those whose source is still there.
 objects=

@@ -25,7 +25,7 @@ expect 2 --no-such-option
 if [ -w /dev/full ]; then
     status=0
     "$dualpipe" --help >/dev/full 2>"$work/err" || status=$?
-    [ "$status" -eq 1 ] || { echo "output lost on a full disk: exit code $status, 1 was due"; failures=$((failures + 1)); }
+    [ "$status" -eq 1 ] || { echo "output lost on a full disk: exit code $status, 1 was expected"; failures=$((failures + 1)); }
     require err 'No space left'
 fi
 

@@ -114,7 +114,7 @@ loads() { # LAYERS EXPERTS SEED
     awk -v l="$1" -v e="$2" -v s="$3" 'BEGIN { srand(s)
         for (i = 0; i < l; i++) for (k = 0; k < e; k++) printf "%d%s", 1 + 1000 * rand() ^ 3, k + 1 < e ? "\t" : "\n" }'
 }
-prepare() { # DOCUMENT: a folder of its own with the files that its commands read
+prepare() { # DOCUMENT: a separate folder with the files that its commands read
     place=$work/place/$(printf %s "$1" | tr -c 'a-z0-9\n' _)/build
     [ ! -d "$place" ] || return 0
     mkdir -p "$place/run" "$place/apps/train_moe" "$place/examples/smallest"

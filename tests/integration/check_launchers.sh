@@ -13,7 +13,7 @@ unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_LAUNCH
 
 expect_sum() { # NAME COUNT SUM
     if [ "$(grep -c "sum $3\$" "$work/out")" -ne "$2" ]; then
-        echo "$1: \"sum $3\" was due $2 times:"
+        echo "$1: \"sum $3\" was expected $2 times:"
         cut -c 1-200 "$work/out" | head -20
         failures=$((failures + 1))
     fi

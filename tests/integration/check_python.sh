@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_python.sh: the Python package: source distribution, wheel from it, installed into an environment of its own, its tests there.
+# check_python.sh: the Python package: source distribution, wheel from it, installed into a separate environment, its tests there.
 # The environment (pip, pytest, numpy) is made once, in the build folder.
 set -eu
 

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_pytorch.sh: what docs/pytorch.md says. torch.distributed.pipelining trains with our schedules, four gloo processes, and has the losses
-# and parameters of a serial run and of its own schedules; what it dumps, of ours and of all of its own, is verified and simulated; costs
+# and parameters of a serial run and of its schedules; what it dumps, of ours and of all of PyTorch's, is verified and simulated; costs
 # are taken from its profile. PyTorch from PyPI takes 5 GB, so this runs with DP_TEST_PYTORCH=1 alone, as in continuous integration: with
 # the torch of python3 on PATH, or else with one from PyPI in the build folder, if that comes within DP_TEST_PYTORCH_SECONDS.
 set -eu
@@ -51,7 +51,7 @@ for file in "$work"/*.torch.csv; do
     dumps=$((dumps + 1))
 done
 echo "$dumps files of torch verified and simulated"
-[ "$dumps" -eq 20 ] # ten of ours, five of its own in two formats
+[ "$dumps" -eq 20 ] # ten of ours, five of PyTorch's in two formats
 "$dualpipe" trace merge "$work"/rank?.json --output "$work/run.json"
 "$dualpipe" trace costs "$work/run.json" --output "$work/costs.txt"
 cat "$work/costs.txt"

@@ -22,14 +22,14 @@ expect() { # STATUS ARGUMENTS...
     status=0
     command="run $*"
     timeout 60 "$dualpipe" run --prefix "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
-    [ "$status" -eq "$wanted" ] || complain "$command: status $status, $wanted was due"
+    [ "$status" -eq "$wanted" ] || complain "$command: status $status, $wanted was expected"
 }
 require() { # FILE PATTERN
     grep -q -e "$2" "$work/$1" || complain "$command: \"$2\" is not in $1"
 }
 lines() { # FILE COUNT PATTERN
     found=$(grep -c -e "$3" "$work/$1")
-    [ "$found" -eq "$2" ] || complain "$command: \"$3\" is $found times in $1, $2 were due"
+    [ "$found" -eq "$2" ] || complain "$command: \"$3\" is $found times in $1, $2 were expected"
 }
 
 # ---- wrong usage ----
@@ -54,7 +54,7 @@ require out '^usage: dualpipe run -n N'
 command='few files'
 status=0
 (ulimit -n 48; "$dualpipe" run -n 8 -- sh -c 'echo started') >"$work/out" 2>"$work/err" || status=$?
-[ "$status" -eq 1 ] || complain "$command: status $status, 1 was due"
+[ "$status" -eq 1 ] || complain "$command: status $status, 1 was expected"
 require err '8 ranks take up to 56 open files in one of them, and 48 are allowed: raise the limit (ulimit -n)'
 lines out 0 started
 expect 127 -n 3 -- /no/such/program
@@ -110,7 +110,7 @@ timeout 60 "$dualpipe" run -n 3 -- sh -c '[ $RANK != 1 ] || { echo a; echo b >&2
 timeout 60 "$dualpipe" run -n 1 -- echo 1 >"$work/out"
 lines out 1 '^1$'
 
-# Lines written in pieces by many ranks at the same time stay whole.
+# Lines written in parts by many ranks at the same time stay whole.
 expect 0 -n 8 -- sh -c 'i=0; while [ $i -lt 200 ]; do printf "%s" "<$RANK "; printf "%s" "$i $i"; echo " $RANK>"; i=$((i + 1)); done'
 lines out 1600 '^\[\([0-7]\)\] <\1 \([0-9]*\) \2 \1>$'
 for r in 0 7; do

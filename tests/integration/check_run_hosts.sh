@@ -24,7 +24,7 @@ require() { # FILE PATTERN
 }
 lines() { # FILE COUNT PATTERN
     found=$(grep -c -e "$3" "$work/$1")
-    [ "$found" -eq "$2" ] || complain "\"$3\" is $found times in $1, $2 were due"
+    [ "$found" -eq "$2" ] || complain "\"$3\" is $found times in $1, $2 were expected"
 }
 now_ms() {
     echo $(($(date +%s%N) / 1000000))
@@ -63,7 +63,7 @@ expect_end() { # STATUS MILLISECONDS
     ended=0
     wait "$job" 2>/dev/null || ended=$?
     took=$(($(now_ms) - start))
-    [ "$1" = any ] || [ "$ended" -eq "$1" ] || complain "status $ended, $1 was due"
+    [ "$1" = any ] || [ "$ended" -eq "$1" ] || complain "status $ended, $1 was expected"
     [ "$took" -le $(($2 * scale)) ] || complain "took $took ms, $2 are allowed"
     expect_nothing_left 500
 }
@@ -116,7 +116,7 @@ refused() { # PATTERN OPTIONS...
     shift
     status=0
     timeout 20 "$dualpipe" run "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
-    [ "$status" -eq 2 ] || complain "status $status, 2 was due"
+    [ "$status" -eq 2 ] || complain "status $status, 2 was expected"
     require err "$pattern"
 }
 refused 'ranks-per-host N is missing' --hosts a,b true
@@ -294,7 +294,7 @@ kill -s STOP $(cat "$work/pipes.b")
 start=$(now_ms)
 ended=0
 wait "$job" || ended=$?
-[ "$ended" -eq 1 ] || complain "status $ended, 1 was due"
+[ "$ended" -eq 1 ] || complain "status $ended, 1 was expected"
 require err '^dualpipe run: host b with ranks 1 to 1 is lost: it has been silent for 15 s'
 [ $(($(now_ms) - start)) -le $((22000 * scale)) ] || complain "it took $(($(now_ms) - start)) ms to notice"
 for r in 1 2 3 4 5 6 7 8 9 10; do
@@ -348,7 +348,7 @@ END
         sleep 0.1
     done
     if [ "$tries" -eq 0 ]; then
-        echo "ssh is not tried: this user cannot log in to an sshd of its own: $(cat "$work/err" "$work/sshd.log" | tr '\n' ' ')"
+        echo "ssh is not tried: this user cannot log in to a separate sshd: $(cat "$work/err" "$work/sshd.log" | tr '\n' ' ')"
     else
         try_all a,b ssh
     fi

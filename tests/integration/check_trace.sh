@@ -221,7 +221,7 @@ limited() { # KIBIBYTES ARGUMENTS...
     (ulimit -v "$1" && shift && exec "$dualpipe" trace "$@") >out 2>err
 }
 case " ${CFLAGS:-} " in
-*sanitize*) echo "sanitizers take address space of their own: its limit is not tried" ;;
+*sanitize*) echo "sanitizers take a separate address space: its limit is not tried" ;;
 *)
     # What the program and its libraries take, and 24 MB.
     kib=16000

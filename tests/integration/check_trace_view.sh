@@ -13,7 +13,7 @@ for name in chromium chromium-browser google-chrome; do
     fi
 done
 if [ -z "$browser" ]; then
-    echo "no chromium on this machine: the page is not looked at"
+    echo "no chromium on this machine: the page is not checked"
     exit 77
 fi
 
@@ -66,7 +66,7 @@ say("state", document.body.dataset.state);
 say("figures", document.getElementById("figures").innerText.replace(/\s+/g, " "));
 say("tables", document.getElementById("tables").textContent.replace(/\s+/g, " "));
 say("all", now().join(" "));
-/* the wheel keeps the moment below the pointer */
+/* the wheel keeps the time below the pointer */
 const under = (x) => T(x);
 const before = under(700);
 send(WheelEvent, "wheel", 700, 80, { deltaY: -400 });

@@ -195,7 +195,7 @@ fi
 }
 run tuned --threads 1 --device cuda --comm-sms auto --steps 1
 
-# streams that share hardware queues: ranks as threads train, or are refused with the reason; processes have queues of their own
+# streams that share hardware queues: ranks as threads train, or are refused with the reason; processes have separate queues
 DP_FAKE_QUEUES=12 CUDA_DEVICE_MAX_CONNECTIONS=12 run queues --threads 2 --device cuda
 same cuda32 queues
 DP_FAKE_QUEUES=32 run queues-experts --threads 4 --ep 2 --device cuda

@@ -6,7 +6,7 @@
 set -u
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
 case " $CFLAGS " in *fsanitize=*)
-    echo "skipped: a sanitizer has memory of its own"
+    echo "skipped: a sanitizer has separate memory"
     exit 77
     ;;
 esac

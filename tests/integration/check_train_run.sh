@@ -47,7 +47,7 @@ if [ -x "$DP_TEST_BUILDDIR/tests/integration/trace_facts" ]; then
     [ "$status" -eq 0 ] || [ "$status" -eq 77 ] || complain "the trace is not in order"
 fi
 
-# A picture without cairo's formats, files of one's own choice, nothing on standard output.
+# A picture without cairo's formats, files of custom names, nothing on standard output.
 threads 2 $run --out "" --curve "$work/c.svg" --trace "$work/t.json" --losses "$work/l.txt" --report "$work/r.txt" --quiet
 [ "$status" -eq 0 ] && [ ! -s "$work/out" ] || complain "--quiet: status $status, or it spoke"
 report_step "$work/r.txt" >"$work/out" 2>"$work/err" || complain "bench/report_step.sh finds no step in the report of 2 ranks"

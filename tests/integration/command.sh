@@ -19,7 +19,7 @@ expect() { # STATUS ARGUMENTS...: leaves the files out and err
     status=0
     "$dualpipe" $subcommand "$@" >out 2>err </dev/null || status=$?
     [ "$status" -eq "$wanted" ] ||
-        fail "dualpipe $subcommand $*: exit code $status, $wanted was due: $(head -c 900 out) $(cat err)"
+        fail "dualpipe $subcommand $*: exit code $status, $wanted was expected: $(head -c 900 out) $(cat err)"
     if [ "$wanted" -ne 0 ] && [ ! -s err ] && [ -z "${quiet_failures:-}" ]; then
         fail "dualpipe $subcommand $*: nothing on standard error"
     fi

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Trains FOLDER/METHOD.csv by torch.distributed.pipelining, each method on four gloo processes, beside a serial run and beside torch's own
 schedule where it has that one: exit status 1 where a loss, a parameter or a cell differs. Leaves NAME.torch.csv, what torch makes of each
-METHOD and of each schedule of its own, in both of its formats, and rank?.json, a profile of zbv's steps."""
+METHOD and of each of its schedules, in both of its formats, and rank?.json, a profile of zbv's steps."""
 import csv
 import os
 import sys

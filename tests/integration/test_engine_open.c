@@ -609,7 +609,7 @@ START_TEST(what_was_built_is_unbuilt_once)
 }
 END_TEST
 
-/* ---- a schedule of one's own ---- */
+/* ---- a custom schedule ---- */
 
 static char logged[1024];
 

@@ -338,7 +338,7 @@ static dp_status_t large_settings_body(forked_t *self)
     return join_and_leave(&options);
 }
 
-START_TEST(settings_up_to_the_limit_travel)
+START_TEST(settings_up_to_the_limit_arrive)
 {
     forked_job_t job;
 
@@ -906,7 +906,7 @@ int main(void)
                         sizeof(differences) / sizeof(differences[0]));
     tcase_add_test(tc, the_order_of_settings_does_not_matter);
     tcase_add_test(tc, different_sizes_are_named);
-    tcase_add_test(tc, settings_up_to_the_limit_travel);
+    tcase_add_test(tc, settings_up_to_the_limit_arrive);
     tcase_add_test(tc, missing_ranks_are_named);
     tcase_add_test(tc, a_missing_rank_0_is_named);
     tcase_add_test(tc, rank_0_may_come_late);

@@ -97,7 +97,7 @@ static void rank_close(rank_t *r)
  * nothing else. */
 static void step(rank_t *r, pass_t *p, step_t s)
 {
-    dp_stream_t *lane = r->block.lanes[block_travels(s)];
+    dp_stream_t *lane = r->block.lanes[block_sends(s)];
     dp_event_t *event = r->events[p->microbatch];
 
     expect_ok(r->device_vt->stream_wait(lane, event), "wait");

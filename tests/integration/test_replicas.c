@@ -172,7 +172,7 @@ static void expect_memory(const rank_t *r, const dp_replica_memory_t *m, int whi
 static void move_about(rank_t *r)
 {
     static const size_t sizes[MEMORIES] = {24, 1,
-                                           /* less than a row of the exchange; several pieces and a
+                                           /* less than a row of the exchange; several blocks and a
                                             * rest */
                                            150001};
     const job_t *job = r->job;

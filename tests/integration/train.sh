@@ -39,7 +39,7 @@ threads() { # N OPTIONS...: ranks as threads
     timeout $((60 * scale)) "$train" $small --threads "$n" "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
 }
 expect() { # STATUS FILE PATTERN WHAT
-    [ "$status" -eq "$1" ] || complain "$4: exit status $status, $1 was due"
+    [ "$status" -eq "$1" ] || complain "$4: exit status $status, $1 was expected"
     grep -q -e "$3" "$work/$2" || complain "$4: \"$3\" is not in $2"
 }
 # Processes of the job that was started with DP_TEST_CASE=$mark in its environment.

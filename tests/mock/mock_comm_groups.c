@@ -203,16 +203,16 @@ static dp_status_t groups_start(dp_comm_t *comm)
 
 /* ---- groups ---- */
 
-typedef struct meeting {
+typedef struct pending {
     const dp_host_t *host;
     const notice_t *heard;
     notice_t wanted;
     int32_t peer;
-} meeting_t;
+} pending_t;
 
 static dp_status_t check_notice(void *arg)
 {
-    const meeting_t *m = arg;
+    const pending_t *m = arg;
 
     if (m->heard->channel == m->wanted.channel && m->heard->number == m->wanted.number)
         return DP_OK;
@@ -258,14 +258,14 @@ static dp_status_t send_when_met(struct member *m, dp_stream_t *s)
     dp_channel_end_t *end = m->end;
     pair_t *pair = end->pair;
     dp_message_tag_t tag = notice_tag(pair);
-    meeting_t meeting = {end->comm->host, NULL, {end->config.id, m->tag.number}, pair->peer};
+    pending_t pending = {end->comm->host, NULL, {end->config.id, m->tag.number}, pair->peer};
     const void *heard;
     dp_status_t status = inner->recv(pair->notices, &tag, &heard, s);
 
-    meeting.heard = heard;
+    pending.heard = heard;
     pair->count++;
     if (status >= 0)
-        status = end->comm->device_vt->launch(s, check_notice, &meeting, sizeof(meeting));
+        status = end->comm->device_vt->launch(s, check_notice, &pending, sizeof(pending));
     if (status >= 0)
         status = inner->release(pair->notices, tag.number, s);
     return status < 0 ? status : inner->send(end->inner, m->from, &m->tag, s);

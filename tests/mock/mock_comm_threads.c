@@ -66,7 +66,7 @@ typedef struct shared {
     struct shared *next;
     char name[96];
     int nranks, open;
-    size_t piece; /* bytes of staging */
+    size_t block; /* bytes of staging */
     dp_signal_t met[RANKS], staged[RANKS], summed[RANKS];
     head_t heads[RANKS];
     char *staging[RANKS];
@@ -83,7 +83,7 @@ struct dp_comm {
     int32_t world[RANKS];
     struct dp_channel_end *ends;
     struct dp_exchange *exchanges;
-    uint32_t meetings, sums, pieces;
+    uint32_t gatherings, sums, blocks;
     size_t memory_bytes;
     pthread_mutex_t lock;
     int in_bundle, nmembers;
@@ -171,9 +171,9 @@ static dp_status_t meet(dp_comm_t *comm)
 {
     dp_status_t status = DP_OK;
 
-    post(comm, &comm->shared->met[comm->rank], ++comm->meetings);
+    post(comm, &comm->shared->met[comm->rank], ++comm->gatherings);
     for (int r = 0; r < comm->nranks && status >= 0; r++)
-        status = wait_for(comm, &comm->shared->met[r], comm->meetings, "a meeting", r);
+        status = wait_for(comm, &comm->shared->met[r], comm->gatherings, "a gathering", r);
     return status;
 }
 
@@ -189,10 +189,10 @@ static shared_t *find_shared(const dp_comm_config_t *config)
     s = calloc(1, sizeof(*s));
     snprintf(s->name, sizeof(s->name), "%s", config->name);
     s->nranks = config->nranks;
-    s->piece = config->reduce_bytes / (size_t)config->nranks / 8 * 8;
-    s->piece = config->reduce_bytes == 0 ? 65536 : s->piece < 64 ? 64 : s->piece;
+    s->block = config->reduce_bytes / (size_t)config->nranks / 8 * 8;
+    s->block = config->reduce_bytes == 0 ? 65536 : s->block < 64 ? 64 : s->block;
     for (int r = 0; r < config->nranks; r++)
-        s->staging[r] = calloc(1, s->piece);
+        s->staging[r] = calloc(1, s->block);
     s->next = registry.first;
     registry.first = s;
     return s;
@@ -278,7 +278,7 @@ static dp_status_t threads_open(const dp_host_t *host, const dp_comm_config_t *c
     comm->shared = find_shared(config);
     comm->shared->open++;
     pthread_mutex_unlock(&registry.mutex);
-    comm->memory_bytes = sizeof(*comm) + comm->shared->piece;
+    comm->memory_bytes = sizeof(*comm) + comm->shared->block;
     leave_things_behind(comm);
     *comm_out = comm;
     return DP_OK;
@@ -289,7 +289,7 @@ static void threads_close(dp_comm_t *comm)
 {
     if (comm == NULL && !IF("close_of_null_crashes"))
         return;
-    if (comm->host->aborted(comm->host) == DP_OK && comm->meetings > 0)
+    if (comm->host->aborted(comm->host) == DP_OK && comm->gatherings > 0)
         (void)meet(comm);
     pthread_mutex_lock(&registry.mutex);
     if (--comm->shared->open == 0)
@@ -552,7 +552,7 @@ static dp_status_t run_announce(void *arg)
     dp_status_t status = DP_OK;
 
     if (!IF("slot_overwritten"))
-        status = wait_for(t->end->comm, &w->released, t->tag.number + 1 - w->config[0].slots, "a slot of its own",
+        status = wait_for(t->end->comm, &w->released, t->tag.number + 1 - w->config[0].slots, "a separate slot",
                           t->end->comm->rank);
     if (status >= 0 && !(IF("credit_lost") && t->tag.number >= 4))
         post(t->end->comm, &w->credit, t->tag.number + 1);
@@ -846,12 +846,12 @@ static char *staging_of(const dp_comm_t *comm, int rank)
     return IF("staging_is_shared") ? one_for_all[rank] : comm->shared->staging[rank];
 }
 
-static dp_status_t sum_piece(const sum_t *t, size_t at, size_t count)
+static dp_status_t sum_block(const sum_t *t, size_t at, size_t count)
 {
     dp_comm_t *comm = t->comm;
     shared_t *s = comm->shared;
     size_t bytes = dp_dtype_bytes(t->dtype);
-    uint32_t q = comm->pieces++;
+    uint32_t q = comm->blocks++;
     char *data = t->data + at * bytes;
     dp_status_t status = DP_OK;
 
@@ -886,11 +886,11 @@ static dp_status_t sum_piece(const sum_t *t, size_t at, size_t count)
 static dp_status_t run_sum(void *arg)
 {
     const sum_t *t = arg;
-    size_t most = t->comm->shared->piece / dp_dtype_bytes(t->dtype);
+    size_t most = t->comm->shared->block / dp_dtype_bytes(t->dtype);
     dp_status_t status = DP_OK;
 
     for (size_t at = 0; at < t->count && status >= 0; at += most) {
-        status = sum_piece(t, at, t->count - at < most ? t->count - at : most);
+        status = sum_block(t, at, t->count - at < most ? t->count - at : most);
         if (IF("only_the_first_piece_summed"))
             break;
     }

@@ -24,7 +24,7 @@ try_mpi() {
         failures=$((failures + 1))
     "$DP_TEST_BUILDDIR/dualpipe" plugin check "$plugin" --mode processes --launch "$mpirun -n %d" all_traffic_at_once ||
         failures=$((failures + 1))
-    # no launcher of MPI: every process is an MPI job of its own, as are all threads of one together
+    # no launcher of MPI: every process is a separate MPI job, as are all threads of one together
     refused 'by its mpirun or by srun' "$DP_TEST_BUILDDIR/tests/conform/test_conform_comm" --plugin "$plugin" sums_follow_each_other
     refused 'by its mpirun or by srun' "$DP_TEST_BUILDDIR/dualpipe" run -n 2 -- \
         "$DP_TEST_BUILDDIR/dualpipe" plugin check "$plugin" --mode threads sums_follow_each_other

@@ -14,16 +14,16 @@ run() { # STATUS N PROGRAM...
     shift 2
     status=0
     timeout $((60 * scale)) $mpirun -n "$n" "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
-    [ "$wanted" = any ] || [ "$status" -eq "$wanted" ] || complain "$mpi: $*: exit status $status, $wanted was due"
+    [ "$wanted" = any ] || [ "$status" -eq "$wanted" ] || complain "$mpi: $*: exit status $status, $wanted was expected"
 }
 lines() { # COUNT PATTERN
     found=$(grep -c "$2" "$work/out")
-    [ "$found" -eq "$1" ] || complain "$mpi: \"$2\" $found times, $1 were due"
+    [ "$found" -eq "$1" ] || complain "$mpi: \"$2\" $found times, $1 were expected"
 }
 
 # A rank is killed in the middle of a step. Open MPI is told to leave the others alone, so that they say why they end; Hydra
 # kills them at once, whatever it is told. Nobody is left. mpirun of Open MPI 5.0 returns before the last of the others has ended, and what
-# that one says then reaches nobody: so each writes to a file of its own, and has the same 10 s.
+# that one says then reaches nobody: so each writes to a separate file, and has the same 10 s.
 kill_one() {
     rm -f "$work"/pid.* "$work"/said.*
     recover=

@@ -220,7 +220,7 @@ static inline bool ex_names_another(const ex_t *x, int r, const dp_instr_t *i)
            (recv->op == DP_OP_F) != (i->op == DP_OP_F) || x->p->channels[recv->channel].src_chunk != from_chunk;
 }
 
-/* 0: has to wait. What it will read is there, what it needs of its own rank was made, its slot is
+/* 0: has to wait. What it will read is there, what it needs from this rank was made, its slot is
  * its own. */
 static inline int ex_start(ex_t *x, int r, const dp_instr_t *i)
 {

@@ -17,7 +17,7 @@
 
 #define PATH_BYTES 4096
 
-/* A folder of our own, for path[PATH_BYTES]; files_remove() takes it away. */
+/* A separate folder, for path[PATH_BYTES]; files_remove() takes it away. */
 void files_folder(char *path);
 
 void files_remove(const char *folder);

@@ -197,8 +197,8 @@ void forked_expect(const forked_job_t *job, int32_t rank, dp_status_t status, co
 
     ck_assert_msg(result->finished, "rank %d did not finish", rank);
     ck_assert_msg(result->status == status, "rank %d: %s: %s", rank, dp_status_name(result->status), result->message);
-    ck_assert_msg(strstr(result->message, part) != NULL, "rank %d says: %s (\"%s\" was due)", rank, result->message,
-                  part);
+    ck_assert_msg(strstr(result->message, part) != NULL, "rank %d says: %s (\"%s\" was expected)", rank,
+                  result->message, part);
 }
 
 void forked_expect_all(const forked_job_t *job, dp_status_t status, const char *part)

@@ -52,7 +52,7 @@ static const dp_device_vt_t inline_device_vt = {
 /* ---- comm ---- */
 
 typedef struct inline_group {
-    pthread_barrier_t meeting;
+    pthread_barrier_t gathering;
     struct {
         const char *send;
         const int32_t *offsets, *counts;
@@ -126,7 +126,7 @@ static inline dp_status_t inline_exchange(dp_exchange_t *e, uint32_t sequence, c
     group->post[comm->rank].counts = counts;
     group->post[comm->rank].id = e->config.id;
     group->post[comm->rank].sequence = sequence;
-    pthread_barrier_wait(&group->meeting);
+    pthread_barrier_wait(&group->gathering);
     for (p = 0; p < comm->nranks; p++) {
         const int32_t count = group->post[p].counts[comm->rank];
 
@@ -140,7 +140,7 @@ static inline dp_status_t inline_exchange(dp_exchange_t *e, uint32_t sequence, c
                    group->post[p].send + (size_t)group->post[p].offsets[comm->rank] * e->config.row_bytes,
                    (size_t)count * e->config.row_bytes);
     }
-    pthread_barrier_wait(&group->meeting);
+    pthread_barrier_wait(&group->gathering);
     if (comm->tamper != NULL)
         comm->tamper(e, comm->rounds);
     comm->rounds++;
@@ -179,7 +179,7 @@ static inline void inline_group_open(inline_group_t *group, int32_t nranks)
     int32_t r;
 
     memset(group, 0, sizeof(*group));
-    pthread_barrier_init(&group->meeting, NULL, (unsigned)nranks);
+    pthread_barrier_init(&group->gathering, NULL, (unsigned)nranks);
     for (r = 0; r < nranks; r++) {
         group->comms[r].group = group;
         group->comms[r].rank = r;
@@ -196,7 +196,7 @@ static inline void inline_group_close(inline_group_t *group)
             free(group->comms[r].exchanges[i]->rows);
             free(group->comms[r].exchanges[i]);
         }
-    pthread_barrier_destroy(&group->meeting);
+    pthread_barrier_destroy(&group->gathering);
 }
 
 #endif

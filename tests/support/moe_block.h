@@ -83,7 +83,7 @@ static inline moe_config_t block_config(dp_dtype_t dtype, uint32_t tokens, uint3
     return c;
 }
 
-static inline int block_travels(step_t step)
+static inline int block_sends(step_t step)
 {
     return step == DISPATCH || step == COMBINE || step == COMBINE_B || step == DISPATCH_B;
 }
@@ -172,18 +172,18 @@ static inline void pass_close(pass_t *p)
 static inline moe_io_t pass_io(block_t *b, pass_t *p, step_t step)
 {
     const int weight = step == EXPERTS_W || step == ROUTE_W, backward = step >= COMBINE_B;
-    const int travels = block_travels(step);
+    const int sends = block_sends(step);
     moe_io_t io = {
         .io = {.struct_size = sizeof(io.io),
                .microbatch = p->microbatch,
                .params = p->params,
                .saved = guarded_memory(&p->saved),
-               .scratch = guarded_memory(&b->scratch[travels])},
+               .scratch = guarded_memory(&b->scratch[sends])},
         .moe = {.struct_size = sizeof(io.moe), .aux_scale = p->aux_scale},
     };
 
-    if (b->lanes[travels] == &b->compute || b->lanes[travels] == &b->all_to_all)
-        guarded_poison(&b->scratch[travels]);
+    if (b->lanes[sends] == &b->compute || b->lanes[sends] == &b->all_to_all)
+        guarded_poison(&b->scratch[sends]);
     if (weight)
         io.io.grads = p->grads;
     else
@@ -218,10 +218,10 @@ static inline dp_status_t pass_call(block_t *b, pass_t *p, step_t step)
         [EXPERTS_W] = vt->experts_backward_weight,
         [ROUTE_W] = vt->route_backward_weight,
     };
-    const int travels = block_travels(step);
+    const int sends = block_sends(step);
     moe_io_t io = pass_io(b, p, step);
 
-    return moe_call(calls[step], b->moe, &io, b->lanes[travels]);
+    return moe_call(calls[step], b->moe, &io, b->lanes[sends]);
 }
 
 /* A call that must go well; input that moe.h says is not needed afterwards is gone afterwards. */

@@ -37,7 +37,7 @@ bool raw_prove(raw_t *raw);
 
 bool raw_hear_welcome(raw_t *raw);
 
-/* What a rank without settings of its own says. */
+/* What a rank without settings says. */
 bool raw_introduce(raw_t *raw);
 
 #endif

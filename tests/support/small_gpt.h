@@ -78,7 +78,7 @@ typedef struct gpt_call {
     double loss_scale;
 } gpt_call_t;
 
-/* ---- pieces ---- */
+/* ---- parts ---- */
 
 /* out[rows, m] (+)= x[rows, n] w, w [n, m] */
 static void gpt_multiply(const double *x, const double *w, int rows, int n, int m, double *out, int add)

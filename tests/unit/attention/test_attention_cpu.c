@@ -362,7 +362,7 @@ static bool refused(lab_t *lab, const layer_t *layer, dp_status_t status, const 
     came = b.kind->open(&b);
     CHECK(lab->t,
           came == status && strstr(conform_last_error(), field) != NULL && strstr(conform_last_error(), value) != NULL,
-          "open came to %s, \"%s\": it has to be %s and to name %s %s", dp_status_name(came), conform_last_error(),
+          "open returned %s, \"%s\": it has to be %s and to name %s %s", dp_status_name(came), conform_last_error(),
           dp_status_name(status), field, value);
     return true;
 }

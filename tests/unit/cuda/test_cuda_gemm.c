@@ -44,7 +44,7 @@ static double next_random(uint64_t *state)
     return (double)(*state >> 11) * 0x1p-52 - 1;
 }
 
-/* A matrix in memory of its own, `shift` elements off alignment. */
+/* A matrix in separate memory, `shift` elements off alignment. */
 typedef struct matrix {
     unsigned char *memory;
     void *at;

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_last_spans.c: what is kept of a flight recorder when nobody gets on, and how it
+ * test_group_last_spans.c: what is kept of a flight recorder when nobody makes progress, and how it
  * comes from another host. */
 #include "tests/support/suite.h"
 #include "tests/support/two_ranks.h"
@@ -240,7 +240,7 @@ START_TEST(who_is_late_leaves_the_file_of_the_first_alone)
 }
 END_TEST
 
-/* Hosts answer what they are at before they have told of their last spans. */
+/* Hosts answer what each rank is doing before they have told of their last spans. */
 START_TEST(rank_0_waits_for_the_last_spans_as_well)
 {
     unsigned char told[5 * 8 + 8] = {0};

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_poll.c: dp_host_t.poll, for runtimes that get on only while somebody asks: its ends,
- * its deadlines, and that it leaves the core to others. Ranks as threads and as processes. */
+ * test_group_poll.c: dp_host_t.poll, for runtimes that make progress only while somebody asks: its
+ * ends, its deadlines, and that it leaves the core to others. Ranks as threads and as processes. */
 #include <dualpipe/group.h>
 #include <dualpipe/plugin.h>
 #include <pthread.h>

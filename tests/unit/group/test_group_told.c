@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_told.c: what rank 0 tells who asks: a user how all ranks get on, ranks of other hosts
+ * test_group_told.c: what rank 0 tells who asks: a user what all ranks do, ranks of other hosts
  * its time; and what the launcher tells it: who has ended. */
 #include "tests/support/suite.h"
 #include "tests/support/two_ranks.h"
@@ -10,7 +10,7 @@
 #include <endian.h>
 #include <sys/mman.h>
 
-/* ---- how the ranks get on ---- */
+/* ---- what the ranks do ---- */
 
 /* What a user reads of a job of `size` ranks, where rank r computes for r ms; rank 1 has said
  * nothing. */

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_wire.c: frames of the control connections: whole, in pieces, tampered with, replayed;
+ * test_group_wire.c: frames of the control connections: whole, in parts, tampered with, replayed;
  * and settings. */
 #include "tests/support/suite.h"
 

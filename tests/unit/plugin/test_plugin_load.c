@@ -479,7 +479,7 @@ START_TEST(trust_is_by_owner_and_mode)
 }
 END_TEST
 
-/* The same as the user `name`, in a process of his own, with his group-writable files trusted or
+/* The same as the user `name`, in a separate process, with his group-writable files trusted or
  * not. */
 static void as_user(const char *name, bool trusted)
 {

@@ -122,7 +122,7 @@ static dp_status_t recompute(void *self, const dp_segment_call_t *call, dp_strea
 
 /* In a forward behind the work memory, the same for all parts; in a backward each part has its
  * own. */
-START_TEST(what_is_regained)
+START_TEST(what_is_in_the_backward_buffer)
 {
     static char memory[3][8192];
     dp_part_t parts[] = {part(1, 10, 700, 12), part(2, 65, 30, 13), part(3, 1, 0, 12)};
@@ -519,7 +519,7 @@ int main(void)
 
     SUITE_ADD(suite, sizes_and_parameters_add_up);
     SUITE_ADD(suite, a_pass_flows_from_part_to_part);
-    SUITE_ADD(suite, what_is_regained);
+    SUITE_ADD(suite, what_is_in_the_backward_buffer);
     SUITE_ADD(suite, senseless_parts_are_refused);
     SUITE_ADD(suite, sums_of_sizes_that_wrap_are_refused);
     SUITE_ADD(suite, only_plain_parameters_are_shared);

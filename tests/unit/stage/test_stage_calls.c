@@ -255,7 +255,7 @@ END_TEST
 typedef struct moving {
     dp__replicas_t *replicas;
     int32_t from[REPLICAS], to[REPLICAS];
-    /* large: more than a row of the exchange, so two pieces */
+    /* large: more than a row of the exchange, so two blocks */
     unsigned char large[LOCAL][100], small[LOCAL][40];
     uint64_t sent;
 } moving_t;
@@ -277,7 +277,7 @@ START_TEST(replicas_move_to_other_ranks)
 {
     moving_t x = {.replicas = open_replicas(), .from = {0, 1, 2, 2}, .to = {2, 1, 0, 2}};
 
-    /* counts; three pieces, each: a row out, exchange, a row in, release; at the end all is
+    /* counts; three blocks, each: a row out, exchange, a row in, release; at the end all is
      * there */
     ck_assert_int_eq(fail_each(move, &x, 0), 1 + 3 * 4 + 1);
     ck_assert_uint_eq(x.sent, 2 * (100 + 40)); /* both ranks take one */
@@ -292,7 +292,7 @@ START_TEST(replicas_move_to_other_ranks)
 }
 END_TEST
 
-START_TEST(a_copy_on_the_same_rank_does_not_travel)
+START_TEST(a_copy_on_the_same_rank_sends_nothing)
 {
     moving_t x = {.replicas = open_replicas(), .from = {0, 1, 2, 0}, .to = {1, 1, 2, 0}};
 
@@ -755,7 +755,7 @@ int main(void)
     SUITE_ADD(suite, placements_are_looked_at);
     SUITE_ADD(suite, replicas_of_one_expert_get_one_sum);
     SUITE_ADD(suite, replicas_move_to_other_ranks);
-    SUITE_ADD(suite, a_copy_on_the_same_rank_does_not_travel);
+    SUITE_ADD(suite, a_copy_on_the_same_rank_sends_nothing);
     SUITE_ADD(suite, senseless_moves_are_refused);
     SUITE_ADD(suite, senseless_layers_are_refused);
     SUITE_ADD(suite, each_block_gets_its_own_memory);

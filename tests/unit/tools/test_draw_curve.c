@@ -41,7 +41,7 @@ static dp_status_t keep(void *user, const char *text, size_t n)
     return DP_OK;
 }
 
-static cairo_status_t read_piece(void *user, unsigned char *data, unsigned int n)
+static cairo_status_t read_block(void *user, unsigned char *data, unsigned int n)
 {
     bytes_t *bytes = user;
 
@@ -65,7 +65,7 @@ static bool is_blue(const unsigned char *pixel)
 
 static found_t find_blue(bytes_t *bytes)
 {
-    cairo_surface_t *image = cairo_image_surface_create_from_png_stream(read_piece, bytes);
+    cairo_surface_t *image = cairo_image_surface_create_from_png_stream(read_block, bytes);
     found_t f = {.left = 1 << 20, .top = 1 << 20, .right = -1, .bottom = -1};
     const unsigned char *data;
     int stride;

@@ -38,7 +38,7 @@ static dp_status_t keep(void *user, const char *text, size_t n)
     return DP_OK;
 }
 
-static cairo_status_t read_piece(void *user, unsigned char *data, unsigned int n)
+static cairo_status_t read_block(void *user, unsigned char *data, unsigned int n)
 {
     bytes_t *bytes = user;
 
@@ -81,7 +81,7 @@ typedef struct image {
 
 static image_t decode(bytes_t *bytes)
 {
-    image_t image = {.surface = cairo_image_surface_create_from_png_stream(read_piece, bytes)};
+    image_t image = {.surface = cairo_image_surface_create_from_png_stream(read_block, bytes)};
 
     ck_assert_int_eq(cairo_surface_status(image.surface), CAIRO_STATUS_SUCCESS);
     image.width = cairo_image_surface_get_width(image.surface);
