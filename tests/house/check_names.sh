@@ -1,14 +1,12 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_names.sh: what a plugin defines for its other files bears the plugin's prefix, what the core does is dp_* or dp__*, and no
-# function name, static ones included, stands for more than three functions of the product. names_allowed.txt lists exceptions, for
-# as long as there are any; an exception without a reason fails. check_names.sh --prune takes those out.
+# check_names.sh: what a plugin defines for its other files bears the plugin's prefix, what the core does is dp_* or dp__*,
+# and no function name, static ones included, stands for more than three functions of the product.
 set -eu
 
 cd "${DP_TEST_SRCDIR:-$(dirname "$0")/../..}"
 source=$PWD
-allowed=$source/tests/house/names_allowed.txt
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -90,14 +88,6 @@ awk '$2 != "main" { print $2, $3 }' "$work/functions" | sort -u | awk '{ n[$1]++
 
 cd "$source"
 sort -u "$work/found" >"$work/now"
-if [ -e "$allowed" ]; then sort -u "$allowed"; fi >"$work/allowed"
-if [ "${1:-}" = --prune ]; then
-    comm -12 "$work/now" "$work/allowed" >"$work/left"
-    cp "$work/left" "$allowed"
-    exit 0
-fi
-comm -23 "$work/now" "$work/allowed" >"$work/new"
-comm -13 "$work/now" "$work/allowed" >"$work/gone"
 status=0
 while read -r folder name; do
     status=1
@@ -107,9 +97,5 @@ while read -r folder name; do
     libdualpipe) echo "$name: the core defines it for other files, and it is neither dp_* nor dp__*" ;;
     *) echo "$name: $folder defines it for other files without the prefix $(sed -n "s|^$folder ||p" "$work/prefixes")" ;;
     esac
-done <"$work/new"
-if [ -s "$work/gone" ]; then
-    sed 's/$/: no longer so, take the line out of names_allowed.txt (check_names.sh --prune)/' "$work/gone"
-    status=1
-fi
+done <"$work/now"
 exit $status
