@@ -47,8 +47,8 @@ static dp_row_clock_t clock_of(const dp_timeline_t *timeline, int32_t rank)
 {
     dp_row_clock_t clock = {.struct_size = sizeof(clock)};
 
-    /* there is such a row, and room for what is said of it */
-    (void)dp_timeline_clock(timeline, rank, &clock);
+    if (dp_timeline_clock(timeline, rank, &clock) < 0) /* no such row: nothing is known */
+        clock = (dp_row_clock_t){.struct_size = sizeof(clock)};
     return clock;
 }
 

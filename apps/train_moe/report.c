@@ -130,7 +130,8 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
     char comms[512], overlap[32] = "", heads[128], groups[64] = "", partition[512];
     dp_memory_report_t m = {.struct_size = sizeof(m)};
 
-    dp_pipeline_memory(t->pipeline, &m);
+    if (dp_pipeline_memory(t->pipeline, &m) < 0)
+        return;
     if (o->own_schedule != NULL)
         snprintf(overlap, sizeof(overlap), ", overlap %s", o->overlap);
     if (o->latent)

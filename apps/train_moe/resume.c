@@ -211,9 +211,9 @@ dp_status_t checkpoint_save(trainer_t *t, int64_t steps)
 
     if (*o->checkpoint == '\0' || (steps % o->every != 0 && steps != o->steps))
         return DP_OK;
+    /* the last one is not left out for an earlier one; a warning tells when that one failed */
     if (steps == o->steps)
-        /* the last one is not left out for an earlier one */
-        (void)dp_pipeline_save_wait(t->pipeline);
+        status = dp_pipeline_save_wait(t->pipeline);
     status = dp_pipeline_save(t->pipeline, (uint64_t)steps);
     return status < 0 ? status : DP_OK;
 }

@@ -214,8 +214,9 @@ static dp_status_t look_back(session_t *s, int64_t steps)
         status = validate(s, steps);
     if (status == DP_OK && steps > h->begun)
         status = checkpoint_save(&s->trainer, steps);
-    if (status == DP_OK && steps == o->steps && *o->checkpoint != '\0')
-        (void)dp_pipeline_save_wait(s->trainer.pipeline); /* a warning told why, if it failed */
+    if (status == DP_OK && steps == o->steps && *o->checkpoint != '\0' &&
+        dp_pipeline_save_wait(s->trainer.pipeline) < 0)
+        return DP_OK; /* trained, but not saved: a warning told why */
     return status;
 }
 
@@ -319,8 +320,10 @@ static dp_status_t gather_memory(session_t *s, memory_use_t **all_out)
 {
     dp_memory_report_t announced = {.struct_size = sizeof(announced)};
     memory_use_t mine;
+    dp_status_t status = dp_pipeline_memory(s->trainer.pipeline, &announced);
 
-    dp_pipeline_memory(s->trainer.pipeline, &announced);
+    if (status < 0)
+        return status;
     mine.announced = (double)(announced.total + trainer_bytes(&s->trainer));
     mine.grown = (double)peak_resident_bytes() - (double)s->resident_before;
     *all_out = calloc((size_t)dp_group_size(s->group), sizeof(**all_out));

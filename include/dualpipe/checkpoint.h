@@ -31,16 +31,16 @@ typedef struct dp_checkpoint dp_checkpoint_t;
 
 /** The newest complete checkpoint in `folder` of a step below `below` (UINT64_MAX: any).
  * DP_PENDING: there is none, or no such folder. [any] [blocks] */
-DP_API dp_status_t dp_checkpoint_newest(const char *folder, uint64_t below, uint64_t *step_out);
+DP_API DP_CHECKED dp_status_t dp_checkpoint_newest(const char *folder, uint64_t below, uint64_t *step_out);
 
 /** Opens the checkpoint of a step in `folder`. It reads and checks the index and all heads, but no
  * tensors. DP_ERR_INVALID, DP_ERR_IO, DP_ERR_NOMEM. [any] [blocks] */
-DP_API dp_status_t dp_checkpoint_open(const char *folder, uint64_t step, dp_checkpoint_t **checkpoint_out);
+DP_API DP_CHECKED dp_status_t dp_checkpoint_open(const char *folder, uint64_t step, dp_checkpoint_t **checkpoint_out);
 /** Closes a checkpoint. NULL is allowed. [any] */
 DP_API void dp_checkpoint_close(dp_checkpoint_t *checkpoint);
 
 /** A tensor of a checkpoint. Names belong to the checkpoint. */
-typedef struct dp_checkpoint_tensor {
+typedef struct dp_checkpoint_tensor_t {
     uint32_t struct_size; /* set by the caller */
     dp_dtype_t dtype;
     const char *name, *file;
@@ -53,14 +53,14 @@ typedef struct dp_checkpoint_tensor {
 DP_API uint32_t dp_checkpoint_count(const dp_checkpoint_t *checkpoint);
 /** The i-th tensor by name. DP_ERR_INVALID: i is too large, or tensor_out->struct_size is not set.
  * [any] */
-DP_API dp_status_t dp_checkpoint_tensor(const dp_checkpoint_t *checkpoint, uint32_t i,
-                                        dp_checkpoint_tensor_t *tensor_out);
+DP_API DP_CHECKED dp_status_t dp_checkpoint_tensor(const dp_checkpoint_t *checkpoint, uint32_t i,
+                                                   dp_checkpoint_tensor_t *tensor_out);
 /** The number of the tensor `name`; -1: there is none. [any] */
 DP_API int64_t dp_checkpoint_find(const dp_checkpoint_t *checkpoint, const char *name);
 /** Reads tensor i into host memory of exactly `bytes` bytes. After DP_ERR_INVALID (it is not what
  * was written) and DP_ERR_IO the memory is undefined. [any], one call at a time for a checkpoint.
  * [blocks] */
-DP_API dp_status_t dp_checkpoint_read(dp_checkpoint_t *checkpoint, uint32_t i, void *memory, size_t bytes);
+DP_API DP_CHECKED dp_status_t dp_checkpoint_read(dp_checkpoint_t *checkpoint, uint32_t i, void *memory, size_t bytes);
 
 #ifdef __cplusplus
 }

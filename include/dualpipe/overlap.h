@@ -64,7 +64,7 @@ typedef struct dp_overlap_result {
  * schedule with braids or forward-only, costs without segments, and the errors of dp_simulate().
  * DP_ERR_REJECTED: dp_schedule_verify() rejects the schedule, or nothing was found within that
  * memory. DP_ERR_NOMEM. [any] */
-DP_API dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_result_t *result);
+DP_API DP_CHECKED dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_result_t *result);
 /** Frees the schedule of a result. [any] */
 DP_API void dp_overlap_clear(dp_overlap_result_t *result);
 

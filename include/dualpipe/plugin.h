@@ -119,15 +119,15 @@ static inline dp_status_t dp_take(const dp_host_t *h, const char *what, const ch
     memcpy(&bytes, from, sizeof(bytes));
     if (bytes < least || bytes > DP_SIZED_MOST)
         return DP_FAIL(h, DP_ERR_INVALID, "%s: struct_size is %u, at least %u is needed: set it to sizeof(%s)", what,
-                       (unsigned)bytes, (unsigned)least, type);
-    set = dp_sized_unknown(from, (uint32_t)to_bytes);
+                       bytes, DP_CAST(unsigned, least), type);
+    set = dp_sized_unknown(from, DP_CAST(uint32_t, to_bytes));
     if (set != 0)
         return DP_FAIL(h, DP_ERR_UNSUPPORTED,
                        "%s: byte %u of %s is set, but this plugin (ABI %d.%d) knows %u bytes: use a newer plugin, or "
                        "leave newer members zero",
-                       what, (unsigned)set, type, DP_ABI_MAJOR, DP_ABI_MINOR, (unsigned)to_bytes);
+                       what, set, type, DP_ABI_MAJOR, DP_ABI_MINOR, DP_CAST(unsigned, to_bytes));
     if (to != NULL)
-        (void)dp_sized_take(to, (uint32_t)to_bytes, from);
+        (void)dp_sized_take(to, DP_CAST(uint32_t, to_bytes), from);
     return DP_OK;
 }
 
@@ -186,7 +186,7 @@ typedef struct dp_plugin {
 } dp_plugin_t;
 #define DP_PLUGIN_MIN DP_SIZE_TO(dp_plugin_t, get_interface)
 
-#define DP_PLUGIN_HEAD (uint32_t)sizeof(dp_plugin_t), DP_ABI_MAJOR, DP_ABI_MINOR
+#define DP_PLUGIN_HEAD DP_CAST(uint32_t, sizeof(dp_plugin_t)), DP_ABI_MAJOR, DP_ABI_MINOR
 #if defined(__GNUC__)
 #define DP_PLUGIN_EXPORT __attribute__((visibility("default")))
 #else
@@ -214,7 +214,7 @@ typedef struct dp_plugin {
  * pointer. Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file offers and what
  * was wanted; DP_ERR_SECURITY; what init() came to. [any]
  */
-DP_API dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
+DP_API DP_CHECKED dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
 
 /**
  * The interface `id` of a plugin, at least `min_size` bytes long. Of the six interfaces of these headers: a completed
@@ -222,8 +222,8 @@ DP_API dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_o
  * may leave out have the default that their header names. DP_ERR_PLUGIN: there is none, it is too short, or it has no
  * NAME of those that it must have. Other interfaces are handed out as they are. Valid until the process ends. [any]
  */
-DP_API dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size,
-                                       const void **table_out);
+DP_API DP_CHECKED dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size,
+                                                  const void **table_out);
 
 #ifdef __cplusplus
 }

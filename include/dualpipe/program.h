@@ -131,8 +131,8 @@ typedef struct dp_lower_options {
 /** Lowers a schedule; the caller frees the program. It checks all that dp_schedule_verify() checks.
  * DP_ERR_REJECTED: that check fails, or the sender of a channel makes its messages in another order
  * than its receiver consumes them. [any] */
-DP_API dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_options_t *options,
-                                    dp_program_t **program_out);
+DP_API DP_CHECKED dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_options_t *options,
+                                               dp_program_t **program_out);
 /** Frees a program, not its schedule. NULL is allowed. [any] */
 DP_API void dp_program_free(dp_program_t *program);
 
@@ -164,7 +164,7 @@ typedef struct dp_verify_report {
  * BUNDLES: the program completes even when every rank does one instruction after the other, and
  * transfers and reductions of mirrors end only when both sides have reached them. report_out may be
  * NULL. DP_ERR_REJECTED: the message shows the operations or the shortest cycle. [any] */
-DP_API dp_status_t dp_program_verify(const dp_program_t *program, dp_verify_report_t *report_out);
+DP_API DP_CHECKED dp_status_t dp_program_verify(const dp_program_t *program, dp_verify_report_t *report_out);
 
 #ifdef __cplusplus
 }

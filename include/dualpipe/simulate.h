@@ -139,8 +139,8 @@ typedef struct dp_pair_figures {
  * call sets f, i, w, b and fb of `costs` and leaves the rest. Chunks that share a device are equal
  * parts of it. pair_out may be NULL. DP_ERR_INVALID: a cost that is negative or not finite, layers
  * out of bounds, or an R of the all-to-all lane. [any] */
-DP_API dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
-                                          dp_pair_figures_t *pair_out);
+DP_API DP_CHECKED dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
+                                                     dp_pair_figures_t *pair_out);
 
 /** Costs that a timeline shows, for the simulation of other schedules and sizes. Unit:
  * milliseconds. The caller sets struct_size. What the members point to belongs to the library until
@@ -167,11 +167,12 @@ typedef struct dp_measured_costs {
  * names "attention", "dispatch", "mlp" and "combine". hop is the shortest SEND, because longer ones
  * waited for a slot. Free the result with dp_measured_costs_clear(). DP_ERR_INVALID: there is no
  * forward. [any] */
-DP_API dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
-                                    dp_measured_costs_t *measured);
+DP_API DP_CHECKED dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
+                                               dp_measured_costs_t *measured);
 /** Writes a file that `dualpipe simulate --costs FILE` reads: lines NAME=VALUE. A failure of
  * `write` is returned. [any] */
-DP_API dp_status_t dp_measured_costs_write(const dp_measured_costs_t *measured, dp_write_fn write, void *user);
+DP_API DP_CHECKED dp_status_t dp_measured_costs_write(const dp_measured_costs_t *measured, dp_write_fn write,
+                                                      void *user);
 /** Frees what the members point to. [any] */
 DP_API void dp_measured_costs_clear(dp_measured_costs_t *measured);
 
@@ -222,8 +223,8 @@ typedef struct dp_simulation {
  * consumer waits. DP_ERR_INVALID: costs that are not finite, or negative (except b and fb), a
  * topology of another number of ranks, or a program with ids out of bounds. DP_ERR_REJECTED: the
  * program cannot finish; the message names an operation that never starts. [any] */
-DP_API dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
-                               dp_simulation_t *result);
+DP_API DP_CHECKED dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
+                                          dp_simulation_t *result);
 /** Frees arrays and timeline of a result. [any] */
 DP_API void dp_simulation_clear(dp_simulation_t *result);
 
@@ -250,7 +251,7 @@ typedef struct dp_partition_request {
  * step time of dp_simulate() with stage_scale = cost of the stage / mean cost of a stage.
  * DP_ERR_INVALID: fewer layers than stages, a cost that is not above 0, and the errors of
  * dp_simulate(). [any] */
-DP_API dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_out, double *step_out);
+DP_API DP_CHECKED dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_out, double *step_out);
 
 #ifdef __cplusplus
 }

@@ -49,13 +49,13 @@ typedef struct dp_trace_options {
  * a failure. DP_ERR_REJECTED: it is no trace, or no record of a device is in it; the message names
  * the byte. DP_ERR_OVERFLOW: more than most_bytes would have to be kept. A failure of `read` is
  * returned. [any] */
-DP_API dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t *options,
-                                 dp_trace_t **trace_out);
+DP_API DP_CHECKED dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t *options,
+                                            dp_trace_t **trace_out);
 /** Frees a trace. NULL is allowed. [any] */
 DP_API void dp_trace_free(dp_trace_t *trace);
 
 /** What a trace holds. The caller sets struct_size. */
-typedef struct dp_trace_about {
+typedef struct dp_trace_about_t {
     uint32_t struct_size;
     int32_t devices; /* how many have records: rows of dp_trace_overlap() */
     uint64_t events; /* in the file */
@@ -65,11 +65,11 @@ typedef struct dp_trace_about {
 } dp_trace_about_t;
 #define DP_TRACE_ABOUT_MIN DP_SIZE_TO(dp_trace_about_t, cut_off)
 /** Fills *about_out. [any] */
-DP_API dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out);
+DP_API DP_CHECKED dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out);
 
 /** Figures of one device. Times are in ns, as unions: an instant at which two kernels run counts
  * once. The caller sets struct_size. */
-typedef struct dp_trace_overlap {
+typedef struct dp_trace_overlap_t {
     uint32_t struct_size;
     const char *name;      /* "rank 3", "device 0". Borrowed until dp_trace_free() */
     int64_t span;          /* first start to last end */
@@ -84,7 +84,7 @@ typedef struct dp_trace_overlap {
 #define DP_TRACE_OVERLAP_MIN DP_SIZE_TO(dp_trace_overlap_t, communication_sms)
 /** The figures of device `row`, from 0, in the order of ranks. DP_ERR_INVALID: there is no such
  * row. [any] */
-DP_API dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_overlap_t *overlap_out);
+DP_API DP_CHECKED dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_overlap_t *overlap_out);
 
 /** What dp_trace_costs_write() cannot know from the trace. The caller sets struct_size; zeros are
  * the defaults. */
@@ -109,8 +109,8 @@ typedef struct dp_trace_costs {
  * kernels of several computing segments run is split evenly between them. costs may be NULL. A
  * failure of `write` is returned. DP_ERR_INVALID: an annotation that names no segment, or is no
  * expression. DP_ERR_REJECTED: no annotation is of a segment, or there is no forward. [any] */
-DP_API dp_status_t dp_trace_costs_write(const dp_trace_t *trace, const dp_trace_costs_t *costs, dp_write_fn write,
-                                        void *user);
+DP_API DP_CHECKED dp_status_t dp_trace_costs_write(const dp_trace_t *trace, const dp_trace_costs_t *costs,
+                                                   dp_write_fn write, void *user);
 
 #ifdef __cplusplus
 }

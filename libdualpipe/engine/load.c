@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * load.c: everything that a rank keeps, out of a checkpoint that another layout may have saved. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "checkpoint/read.h"
 #include "engine/saving.h"
@@ -126,7 +127,7 @@ static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
                           : dp_fail(DP_ERR_MISMATCH, "of tensor %s %zu elements are in it, %zu were wanted", kept->name,
                                     found, kept->count);
     }
-    (void)dp_checkpoint_tensor(l->checkpoint, (uint32_t)i, &there);
+    DO(dp_checkpoint_tensor(l->checkpoint, (uint32_t)i, &there));
     if (there.dtype == kept->dtype && there.count == whole)
         return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, PIECE, put_bytes, l);
     return kept->optional
@@ -158,8 +159,8 @@ static uint32_t parameters_in(const dp_checkpoint_t *checkpoint)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < dp_checkpoint_count(checkpoint); i++) {
-        (void)dp_checkpoint_tensor(checkpoint, i, &tensor);
-        n += tensor.parameter != 0;
+        if (dp_checkpoint_tensor(checkpoint, i, &tensor) >= 0)
+            n += tensor.parameter != 0;
     }
     return n;
 }

@@ -5,7 +5,7 @@
  * in shards.c. */
 #include "engine/engine.h"
 
-const char *dp__summed_grads(const dp__chunk_t *chunk)
+char *dp__summed_grads(const dp__chunk_t *chunk)
 {
     return chunk->grads[0] != NULL ? chunk->grads[0] : chunk->grads[1];
 }
@@ -60,7 +60,7 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
     dp__chunk_t *chunk = &p->chunks[c];
     dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
-    char *grads = (char *)dp__summed_grads(chunk);
+    char *grads = dp__summed_grads(chunk);
     size_t count = chunk->stage->info.param_count;
     dp_status_t status;
 

@@ -48,7 +48,7 @@ void dp__sums_close(dp_pipeline_t *p);
 
 /* reduce.c */
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t chunk, int32_t span);
-const char *dp__summed_grads(const dp__chunk_t *chunk);
+char *dp__summed_grads(const dp__chunk_t *chunk);
 
 /* shards.c; on: optimizers have shards, so that what a rank has of them nobody else has. */
 bool dp__zero_is_on(const dp_pipeline_t *p);

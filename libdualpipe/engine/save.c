@@ -205,8 +205,8 @@ void dp__save_close(dp_pipeline_t *p)
 
     if (s == NULL)
         return;
-    if (!p->run.failed && dp_group_health(p->group) == DP_OK)
-        (void)dp_pipeline_save_wait(p);
+    if (!p->run.failed && dp_group_health(p->group) == DP_OK && dp_pipeline_save_wait(p) < 0)
+        dp_log(DP_LOG_DEBUG, "engine", "closed without its last save"); /* a warning has told why */
     __atomic_store_n(&s->stop, 1, __ATOMIC_RELEASE);
     dp__signal_post(&s->orders, s->ordered + 1);
     pthread_join(s->thread, NULL);

@@ -237,7 +237,7 @@ static dp_status_t put_tie(dp_pipeline_t *p, const dp__tie_t *tie, dp_comm_t *be
 
     for (int k = 0; k < 2; k++)
         end[k] =
-            tie->chunk[k] >= 0 ? (char *)dp__summed_grads(&p->chunks[tie->chunk[k]]) + tie->offset[k] * size : NULL;
+            tie->chunk[k] >= 0 ? dp__summed_grads(&p->chunks[tie->chunk[k]]) + tie->offset[k] * size : NULL;
     sum = end[0] != NULL ? end[0] : end[1];
     status = end[0] != NULL && end[1] != NULL ? p->device_vt->add(s, end[0], end[1], tie->count, dtype)
                                               : p->comms.vt->all_reduce(between, sum, tie->count, dtype, s);

@@ -75,8 +75,8 @@ static dp_status_t body(forked_t *self)
                              .kind = DP_SPAN_COMPUTE,
                              .pass = DP_OP_B,
                              .name = 1};
-    dp_group_barrier(group);
-    forked_reach(self, 1);
+    if (dp_group_barrier(group) >= 0)
+        forked_reach(self, 1);
     if (self->rank == victim)
         status = act(group, activity);
     else if (activity <= IN_GATHER ||
@@ -181,9 +181,10 @@ static dp_status_t parent_body(forked_t *self)
     volatile int *child = self->shared;
     char text[512];
 
+    if (status == DP_OK)
+        status = dp_group_barrier(group);
     if (status != DP_OK)
         return status;
-    dp_group_barrier(group);
     if (self->rank == self->argument) {
         pid_t pid = fork();
 
@@ -504,8 +505,8 @@ static dp_status_t interrupted_body(forked_t *self)
         return status;
     to_interrupt = group;
     sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal}, NULL);
-    dp_group_barrier(group);
-    forked_reach(self, 1);
+    if (dp_group_barrier(group) >= 0)
+        forked_reach(self, 1);
     status = act(group, self->rank == self->argument ? COMPUTING : (activity_t)(IN_WAIT + self->rank % 2));
     snprintf(text, sizeof(text), "%s", dp_last_error());
     sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);

@@ -453,8 +453,8 @@ static dp_status_t closed_door_body(forked_t *self)
 
     if (status == DP_OK && raw_connect(self->port) >= 0)
         status = dp_fail(DP_ERR_SECURITY, "the port is still open");
-    if (group != NULL)
-        dp_group_barrier(group);
+    if (group != NULL && dp_group_barrier(group) < 0)
+        status = status < 0 ? status : DP_ERR_PEER;
     dp_group_leave(group);
     return status;
 }

@@ -9,8 +9,6 @@ cd "$DP_TEST_SRCDIR"
 # Not rewritten yet. A file leaves this list when it passes, and none joins it.
 exceptions="
 include/dualpipe/comm.h include/dualpipe/ep.h include/dualpipe/moe.h
-include/dualpipe/pipeline.h
-include/dualpipe/stage.h
 "
 build-aux/prose README.md CONTRIBUTING.md CHANGELOG.md docs/*.md tests/README.md include/dualpipe/*.h $(find include -path '*/draft/*.h') |
     awk -v exceptions="$exceptions" '

@@ -541,7 +541,8 @@ static void *load_here(void *arg)
 {
     loading_t *l = arg;
 
-    (void)dp_plugin_load(l->path, &l->plugin);
+    if (dp_plugin_load(l->path, &l->plugin) < 0)
+        l->plugin = NULL;
     return NULL;
 }
 

@@ -212,7 +212,7 @@ START_TEST(damaged_files_never_crash)
 
             dump[at] ^= (char)(1 << bit);
             if (dp_schedule_read_csv("f", dump, end, &s) == DP_OK) {
-                (void)dp_schedule_check_csv_transfers(s, "f", dump, end, bit & 1, &count);
+                ck_assert_int_le(dp_schedule_check_csv_transfers(s, "f", dump, end, bit & 1, &count), DP_OK);
                 dp_schedule_free(s);
             }
             dump[at] ^= (char)(1 << bit);

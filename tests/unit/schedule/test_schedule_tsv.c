@@ -199,14 +199,14 @@ START_TEST(damaged_files_never_crash)
     ck_assert_int_eq(dp_schedule_write_tsv(s, -1, append, &t), DP_OK);
     for (size_t end = 0; end <= t.used; end++)
         if (dp_schedule_read_tsv("f", t.bytes, end, &back) == DP_OK) {
-            (void)dp_schedule_verify(back);
+            ck_assert_int_le(dp_schedule_verify(back), DP_OK);
             dp_schedule_free(back);
         }
     for (size_t at = 0; at < t.used; at++)
         for (int bit = 0; bit < 8; bit++) {
             t.bytes[at] ^= (char)(1 << bit);
             if (dp_schedule_read_tsv("f", t.bytes, t.used, &back) == DP_OK) {
-                (void)dp_schedule_verify(back);
+                ck_assert_int_le(dp_schedule_verify(back), DP_OK);
                 dp_schedule_free(back);
             }
             t.bytes[at] ^= (char)(1 << bit);

@@ -62,8 +62,8 @@ typedef struct dp_conform_result {
  * DP_ERR_INVALID: no such suite, or no such case (the message has the nearest names); DP_ERR_PLUGIN: one of the plugins
  * cannot be used, the message says which. Forks: call it while the process has one thread. [main] [blocks]
  */
-DP_API dp_status_t dp_conform_run(const char *interface_id, const dp_conform_options_t *options,
-                                  dp_conform_result_t *result_out);
+DP_API DP_CHECKED dp_status_t dp_conform_run(const char *interface_id, const dp_conform_options_t *options,
+                                             dp_conform_result_t *result_out);
 
 /**
  * A whole program around dp_conform_run: reads the options below from argv (argv[0] is its name in messages), runs the
@@ -73,6 +73,7 @@ DP_API dp_status_t dp_conform_run(const char *interface_id, const dp_conform_opt
  *   --plugin NAME|PATH  the plugin on trial, instead of `plugin`     --mode threads|processes  one of the two only
  *   --device NAME|PATH  --comm NAME|PATH  --launch COMMAND           see dp_conform_options_t
  *   --list              the cases and their sentences, and no trial  CASE...                   these cases only
+ * [main] [blocks]
  */
 DP_API int dp_conform_main(const char *interface_id, const char *plugin, int argc, char **argv);
 

@@ -2,16 +2,16 @@
  * SPDX-License-Identifier: MIT
  * dualpipe.h: the ten functions of a trainer, in the order of calls.
  *
- *     dp_group_join           joins the job; the launcher says which rank this is         group.h
- *     dp_pipeline_open        calls `build` for each stage of this rank, opens the rest   pipeline.h
- *       dp_stage_create         in `build`: makes a stage of the trainer's functions      stage.h
- *     dp_pipeline_chunks      how many stages this rank holds                             pipeline.h
- *     dp_pipeline_chunk       where parameters and gradients of one of them are           pipeline.h
- *     dp_pipeline_step        runs all micro-batches forward and backward                 pipeline.h
- *     dp_pipeline_close       ends the pipeline                                           pipeline.h
- *     dp_stage_free           frees what `build` has made                                 stage.h
- *     dp_group_leave          leaves the job, after the pipeline is closed                group.h
- *     dp_last_error           what went wrong, in one sentence                            status.h
+ *     dp_group_join         joins the job; the launcher says which rank this is        group.h
+ *     dp_pipeline_open      calls `build` for each stage of this rank, opens the rest  pipeline.h
+ *       dp_stage_create       in `build`: makes a stage of the trainer's functions     stage.h
+ *     dp_pipeline_chunks    how many stages this rank holds                            pipeline.h
+ *     dp_pipeline_chunk     where parameters and gradients of one of them are          pipeline.h
+ *     dp_pipeline_step      runs all micro-batches forward and backward                pipeline.h
+ *     dp_pipeline_close     ends the pipeline                                          pipeline.h
+ *     dp_stage_free         frees what `build` has made                                stage.h
+ *     dp_group_leave        leaves the job, after the pipeline is closed               group.h
+ *     dp_last_error         what went wrong, in one sentence                           status.h
  *
  * A whole trainer. Each stage is y = w x, and together they learn to double a number. C++20 takes
  * the same text. `dualpipe run -n 2 -- ./double` runs it on two ranks:
@@ -144,9 +144,16 @@
  *         return status < 0;
  *     }
  *
- * Errors. A call returns a dp_status_t; negative is failure, and dp_last_error() says why. Structs
- * given to the library begin with struct_size = sizeof(that struct). A member that is zero has its
- * default.
+ * Errors. A call returns a dp_status_t; negative is failure, and dp_last_error() says why. The
+ * compiler warns where it is dropped. Structs given to the library begin with struct_size =
+ * sizeof(that struct). A member that is zero has its default.
+ *
+ * C++. dualpipe.hpp has `dualpipe::sized<T>()`, a zeroed struct with its size, and
+ * `dualpipe::guarded<f>`, which turns an exception into an error. No exception may leave a function
+ * given to the library.
+ *
+ * Static programs. libdualpipe.a in a dynamic program works; a program linked with -static cannot
+ * load plugins, and without a transport and a device no pipeline opens.
  *
  * Beyond the ten:
  *   moe_layers.h  MoE transformer layers out of plugins, experts on several ranks

@@ -103,7 +103,7 @@ DP_API int32_t dp_eplb_most_replicas(const dp_eplb_shape_t *shape);
 /** Bytes of workspace that are enough for every function here with this shape. They are about half
  * a kilobyte for each replica of one layer, and six bytes for each of all layers. DP_ERR_INVALID:
  * an impossible shape; the message says which size. [any] */
-DP_API dp_status_t dp_eplb_workspace_bytes(const dp_eplb_shape_t *shape, size_t *bytes_out);
+DP_API DP_CHECKED dp_status_t dp_eplb_workspace_bytes(const dp_eplb_shape_t *shape, size_t *bytes_out);
 
 /** Makes a placement from loads alone.
  * loads [layers, experts]: load of each expert in any unit (tokens), finite and not negative.
@@ -116,8 +116,9 @@ DP_API dp_status_t dp_eplb_workspace_bytes(const dp_eplb_shape_t *shape, size_t 
  * policy whose groups do not fit the nodes (AUTO takes the global one then). DP_ERR_NUMERIC: a load
  * that is not a number or infinite, or a layer whose sum is not a float. After an error the arrays
  * are undefined. [any] */
-DP_API dp_status_t dp_eplb_rebalance(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options, const float *loads,
-                                     dp_eplb_placement_t *placement, void *workspace, size_t workspace_bytes);
+DP_API DP_CHECKED dp_status_t dp_eplb_rebalance(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
+                                                const float *loads, dp_eplb_placement_t *placement, void *workspace,
+                                                size_t workspace_bytes);
 
 /** When and how far to change a placement that is in use. */
 typedef struct dp_eplb_update_options {
@@ -156,10 +157,10 @@ typedef struct dp_eplb_moves {
  * moves: may be NULL; set its struct_size.
  * Errors as dp_eplb_rebalance(), and DP_ERR_INVALID for a current placement with experts out of
  * range or missing. [any] */
-DP_API dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
-                                  const dp_eplb_update_options_t *update, const float *loads, const int32_t *current,
-                                  dp_eplb_placement_t *placement, dp_eplb_moves_t *moves, void *workspace,
-                                  size_t workspace_bytes);
+DP_API DP_CHECKED dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
+                                             const dp_eplb_update_options_t *update, const float *loads,
+                                             const int32_t *current, dp_eplb_placement_t *placement,
+                                             dp_eplb_moves_t *moves, void *workspace, size_t workspace_bytes);
 
 /** Where each slot gets its parameters from when a placement is changed.
  * from, to [layers, replicas].
@@ -169,16 +170,16 @@ DP_API dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_op
  * A source is on the same GPU if that holds the expert, else on the same node, else anywhere.
  * Sources are used in turn, so that reads spread over replicas. DP_ERR_INVALID: an expert out of
  * range, or one in `to` that is not in `from`. [any] */
-DP_API dp_status_t dp_eplb_transfers(const dp_eplb_shape_t *shape, const int32_t *from, const int32_t *to,
-                                     int64_t expert_bytes, int32_t *sources_out, dp_eplb_moves_t *moves,
-                                     void *workspace, size_t workspace_bytes);
+DP_API DP_CHECKED dp_status_t dp_eplb_transfers(const dp_eplb_shape_t *shape, const int32_t *from, const int32_t *to,
+                                                int64_t expert_bytes, int32_t *sources_out, dp_eplb_moves_t *moves,
+                                                void *workspace, size_t workspace_bytes);
 
 /** Fills expert_count, logical_to_physical (slots in ascending order) and max_count of a placement
  * from its physical_to_logical, for placements read from a file or made by hand. It sets
  * placement->policy to DP_EPLB_HIERARCHICAL when every group is on one node, else to
  * DP_EPLB_GLOBAL. DP_ERR_INVALID: an expert out of range or missing. [any] */
-DP_API dp_status_t dp_eplb_index(const dp_eplb_shape_t *shape, dp_eplb_placement_t *placement, void *workspace,
-                                 size_t workspace_bytes);
+DP_API DP_CHECKED dp_status_t dp_eplb_index(const dp_eplb_shape_t *shape, dp_eplb_placement_t *placement,
+                                            void *workspace, size_t workspace_bytes);
 
 /** Load per GPU and node under a placement. Ratios are 1 where there is no load. */
 typedef struct dp_eplb_balance {
@@ -196,15 +197,17 @@ typedef struct dp_eplb_balance {
  * replicas of an expert share its load equally. gpu_loads_out [layers, gpus], node_loads_out
  * [layers, nodes] and balance may be NULL. GPUs (nodes) with unequal numbers of slots count alike.
  * Errors as dp_eplb_index() and dp_eplb_rebalance(). [any] */
-DP_API dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *loads, const int32_t *physical_to_logical,
-                                   dp_eplb_balance_t *balance, double *gpu_loads_out, double *node_loads_out,
-                                   void *workspace, size_t workspace_bytes);
+DP_API DP_CHECKED dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *loads,
+                                              const int32_t *physical_to_logical, dp_eplb_balance_t *balance,
+                                              double *gpu_loads_out, double *node_loads_out, void *workspace,
+                                              size_t workspace_bytes);
 
 /** Smooths loads over steps, exponentially: average = decay * average + (1 - decay) * loads, both
  * [count]. With step 0 (the first) the average becomes the loads. decay is from 0 (only the latest)
  * to below 1; about 1 / (1 - decay) steps count. DP_ERR_INVALID: decay out of range.
  * DP_ERR_NUMERIC: a load that is negative or not finite; then the average stays as it was. [any] */
-DP_API dp_status_t dp_eplb_smooth(float *average, const float *loads, size_t count, double decay, uint64_t step);
+DP_API DP_CHECKED dp_status_t dp_eplb_smooth(float *average, const float *loads, size_t count, double decay,
+                                             uint64_t step);
 
 #ifdef __cplusplus
 }

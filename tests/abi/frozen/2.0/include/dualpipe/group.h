@@ -52,7 +52,7 @@ typedef struct dp_group_options {
  * after a failure. DP_ERR_RENDEZVOUS: lists the missing ranks. DP_ERR_MISMATCH, DP_ERR_SECURITY,
  * DP_ERR_PEER. [collective] [blocks]
  */
-DP_API dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_out);
+DP_API DP_CHECKED dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_out);
 
 /** Leaves the job, after dp_pipeline_close. In a job that is well it waits until the others leave
  *  too, so that nobody takes it for a death. NULL is allowed. [collective] [blocks] */
@@ -68,28 +68,29 @@ DP_API int32_t dp_group_size(const dp_group_t *group);
 /** What the environment says: `dualpipe run`, torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
  *  MASTER_PORT), Open MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), MPICH (PMI_RANK, PMI_SIZE,
  *  MPI_LOCALRANKID) or Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID). */
-typedef struct dp_group_environment {
+typedef struct dp_group_environment_t {
     uint32_t struct_size;           /* set by the caller */
     int32_t rank, size, local_rank; /* 0, 1, 0 when alone */
-    const char *launcher;           /* "dualpipe run", "torchrun", "Open MPI", "MPICH", "Slurm", "none" */
-    int32_t respawn;                /* dead ranks that the launcher replaces (`--respawn N`), else 0 */
+    /* "dualpipe run", "torchrun", "Open MPI", "MPICH", "Slurm", "none" */
+    const char *launcher;
+    int32_t respawn; /* dead ranks that the launcher replaces (`--respawn N`), else 0 */
 } dp_group_environment_t;
 #define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, respawn)
 /** Reads the environment; joins nothing. DP_ERR_INVALID: a variable is set but makes no sense.
  * [any] */
-DP_API dp_status_t dp_group_environment(dp_group_environment_t *environment_out);
+DP_API DP_CHECKED dp_status_t dp_group_environment(dp_group_environment_t *environment_out);
 
 /** A job of `size` ranks inside this process: groups_out[size], one for each thread, each left by
  *  dp_group_leave. The options' rank, size, address and port are ignored. [main] */
-DP_API dp_status_t dp_group_local(int32_t size, const dp_group_options_t *options, dp_group_t **groups_out);
+DP_API DP_CHECKED dp_status_t dp_group_local(int32_t size, const dp_group_options_t *options, dp_group_t **groups_out);
 
 /* ---- between the ranks, at set-up and for reports; never in a step ---- */
 
 /** The bytes of all ranks in rank order: all_out[size * bytes]. At most 64 KiB each. [collective]
  * [blocks] */
-DP_API dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out);
+DP_API DP_CHECKED dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out);
 /** Returns when all ranks have called it. [collective] [blocks] */
-DP_API dp_status_t dp_group_barrier(dp_group_t *group);
+DP_API DP_CHECKED dp_status_t dp_group_barrier(dp_group_t *group);
 
 /* ---- the end of a job ---- */
 
@@ -100,7 +101,7 @@ DP_API void dp_group_abort(dp_group_t *group, dp_status_t status, const char *me
  *  For signal handlers. [signal] */
 DP_API void dp_group_interrupt(dp_group_t *group);
 /** DP_OK while the job is well; else the first cause, its message in dp_last_error(). [any] */
-DP_API dp_status_t dp_group_health(dp_group_t *group);
+DP_API DP_CHECKED dp_status_t dp_group_health(dp_group_t *group);
 
 /** The services that plugins of this rank get (plugin.h). Owned by the group. [any] */
 DP_API const dp_host_t *dp_group_host(const dp_group_t *group);

@@ -22,14 +22,14 @@ static inline uint16_t dp_number_bf16(float f)
 
     memcpy(&bits, &f, sizeof(bits));
     if (f != f)
-        return (uint16_t)(bits >> 16 | 0x40); /* quiet, or it might look like infinity */
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        return DP_CAST(uint16_t, bits >> 16 | 0x40); /* quiet, or it might look like infinity */
+    return DP_CAST(uint16_t, (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 /** The value of a bf16, exactly. [any] */
 static inline float dp_number_of_bf16(uint16_t x)
 {
-    const uint32_t bits = (uint32_t)x << 16;
+    const uint32_t bits = DP_CAST(uint32_t, x) << 16;
     float f;
 
     memcpy(&f, &bits, sizeof(f));
@@ -40,19 +40,20 @@ static inline float dp_number_of_bf16(uint16_t x)
 static inline double dp_number_get(dp_dtype_t dtype, const void *values, size_t i)
 {
     if (dtype == DP_F64)
-        return ((const double *)values)[i];
-    return (double)(dtype == DP_F32 ? ((const float *)values)[i] : dp_number_of_bf16(((const uint16_t *)values)[i]));
+        return DP_CAST(const double *, values)[i];
+    return DP_CAST(double, dtype == DP_F32 ? DP_CAST(const float *, values)[i]
+                                           : dp_number_of_bf16(DP_CAST(const uint16_t *, values)[i]));
 }
 
 /** Writes element i of such an array: x, rounded to nearest (for bf16 by way of float). [any] */
 static inline void dp_number_set(dp_dtype_t dtype, void *values, size_t i, double x)
 {
     if (dtype == DP_F64)
-        ((double *)values)[i] = x;
+        DP_CAST(double *, values)[i] = x;
     else if (dtype == DP_F32)
-        ((float *)values)[i] = (float)x;
+        DP_CAST(float *, values)[i] = DP_CAST(float, x);
     else
-        ((uint16_t *)values)[i] = dp_number_bf16((float)x);
+        DP_CAST(uint16_t *, values)[i] = dp_number_bf16(DP_CAST(float, x));
 }
 
 #ifdef __cplusplus

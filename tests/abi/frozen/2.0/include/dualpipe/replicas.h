@@ -54,17 +54,18 @@ typedef struct dp_replica_memory {
  * an error of comm or device the memories hold a mixture. [main] [blocks] [collective] over the
  * expert group
  */
-DP_API dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement,
-                                      const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out);
+DP_API DP_CHECKED dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement,
+                                                 const dp_replica_memory_t *memories, int32_t count,
+                                                 uint64_t *sent_out);
 
 /**
  * A layer of instances that the trainer has opened itself: one of attention and one of MoE, which
  * serve all layers of a rank. *part_out (struct_size set by the caller) points into *layer_out,
  * which the caller frees with dp_moe_layer_free after the stage's last step. [any]
  */
-DP_API dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attention_t *attention,
-                                     const dp_moe_vt_t *moe_vt, dp_moe_t *moe, dp_dtype_t dtype, size_t boundary_bytes,
-                                     dp_moe_layer_t **layer_out, dp_part_t *part_out);
+DP_API DP_CHECKED dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attention_t *attention,
+                                                const dp_moe_vt_t *moe_vt, dp_moe_t *moe, dp_dtype_t dtype,
+                                                size_t boundary_bytes, dp_moe_layer_t **layer_out, dp_part_t *part_out);
 /** Frees a layer of dp_moe_layer_part. NULL is allowed. [any] */
 DP_API void dp_moe_layer_free(dp_moe_layer_t *layer);
 

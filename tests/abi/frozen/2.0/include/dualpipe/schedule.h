@@ -164,29 +164,32 @@ DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
 
 /** Generates a schedule by the name of its method. The caller frees it. DP_ERR_INVALID: an unknown
  * method (the message lists them), or sizes that the method refuses, with the reason. [any] */
-DP_API dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
 
 /** The forwards of a schedule alone, for forward-only steps. overlap 0: in their order. overlap 1:
  * micro-batches 2k and 2k + 1 are a braid in "turns", so that the all-to-all of one runs beside
  * attention and experts of the other. Braids stand in the order in which equal devices reach them.
  * Such a braid needs both its inputs to begin, so a channel needs two slots. The caller frees the
  * result. DP_ERR_REJECTED: forwards are missing. [any] */
-DP_API dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap,
+                                                   dp_schedule_t **forwards_out);
 
 /** The same schedule without overlap: every pair as its F, then its B. The caller frees it.
  * DP_ERR_INVALID: the schedule has braids, which do not say how their passes follow each other.
  * [any] */
-DP_API dp_status_t dp_schedule_serial(const dp_schedule_t *schedule, dp_schedule_t **serial_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_serial(const dp_schedule_t *schedule, dp_schedule_t **serial_out);
 
 /** An empty schedule for a custom generator, with room for nops[r] operations on rank r; first[] is
  * filled in. method NULL: "custom". The caller frees it. DP_ERR_INVALID: sizes above the limits, or
  * chunks, ranks or micro-batches that the placement cannot have. [any] */
-DP_API dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks, int32_t microbatches,
-                                      int32_t chunks, const int64_t *nops, dp_schedule_t **schedule_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks,
+                                                 int32_t microbatches, int32_t chunks, const int64_t *nops,
+                                                 dp_schedule_t **schedule_out);
 /** Copies a braid, passes and order, into a custom schedule. *number_out is its number, for the
  * operation {DP_OP_BRAID, -1, -1, number, -1}. DP_ERR_INVALID: no pass or too many, a kind that is
  * no pass, or an order that is neither a name nor letters of its passes. [main] */
-DP_API dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *braid, int32_t *number_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *braid,
+                                                    int32_t *number_out);
 /** Frees a schedule. NULL is allowed. [any] */
 DP_API void dp_schedule_free(dp_schedule_t *schedule);
 
@@ -194,7 +197,7 @@ DP_API void dp_schedule_free(dp_schedule_t *schedule);
  * before B or I, and I before W. All ids are in range. Across ranks, the data dependencies have no
  * cycle. dp_program_lower() does the same; dp_program_verify() adds transfers and slots.
  * DP_ERR_REJECTED: the message names the operations, or prints the shortest cycle. [any] */
-DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
+DP_API DP_CHECKED dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
 
 /** Writes TSV: a comment line, a header line, and a row for each operation. The comment line is `#
  * method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`, with ` forward_only=1`
@@ -202,14 +205,16 @@ DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
  * hold -1, and dir is the chunk. A braid has its passes as op, "F0.8+B1.3" (kind and
  * chunk.microbatch), -1 in the columns dir to n, and its order in a tenth column. rank -1: all
  * ranks. A failure of `write` is returned. [any] */
-DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
+DP_API DP_CHECKED dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write,
+                                                    void *user);
 /** Reads TSV. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived.
  * Without the comment line the shape is inferred. One chunk is a line. Two are a V, two directions
  * or a loop: the first of these whose data dependencies have no cycle. More are a loop. A file
  * without any backward is forward-only. text need not end with 0. name is used in messages
  * ("FILE:12: ..."). DP_ERR_INVALID: a malformed line, or no shape fits. The schedule may still be
  * one that dp_schedule_verify() rejects. [any] */
-DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t bytes,
+                                                   dp_schedule_t **schedule_out);
 
 /** Writes the format of torch.distributed.pipelining: one row of comma-separated cells per rank.
  * "2F0" is stage 2, forward, micro-batch 0; likewise I, W and B (full backward).
@@ -219,13 +224,15 @@ DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size
  * cannot be read back alone. Of braids the format has {F, B} in the canonical order.
  * DP_ERR_INVALID: another braid; the message names row and operation. A failure of `write` is
  * returned. Source: pytorch, torch/distributed/pipelining/schedules.py. [any] */
-DP_API dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
+DP_API DP_CHECKED dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write,
+                                                    void *user);
 /** Reads that format. Ranks, micro-batches and placement are found from the cells. Empty cells are
  * skipped, and so are those of parameters (UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD). Cells
  * of transfers (SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B) are skipped as well:
  * dp_schedule_check_csv_transfers() checks those. Messages name row and cell: "FILE:2: cell 5 ...".
  * Errors as dp_schedule_read_tsv(). [any] */
-DP_API dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes,
+                                                   dp_schedule_t **schedule_out);
 
 /** Checks the cells of transfers in the text that `schedule` was read from. Each transfer is there
  * once, with its other end, between stages of different ranks. Nothing is sent before it is
@@ -236,8 +243,9 @@ DP_API dp_status_t dp_schedule_read_csv(const char *name, const char *text, size
  * those of NCCL do, so both rows must list them in one order. *count_out: transfers in the file; 0
  * when it has none or the check fails. DP_ERR_REJECTED: the message names row and cell.
  * DP_ERR_INVALID: not the text of that schedule. [any] */
-DP_API dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const char *name, const char *text,
-                                                   size_t bytes, int matched, int64_t *count_out);
+DP_API DP_CHECKED dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const char *name,
+                                                              const char *text, size_t bytes, int matched,
+                                                              int64_t *count_out);
 
 /** "F", "B", "I", "W", "FB", "BRAID"; "?" for other values. Static. [any] */
 DP_API const char *dp_op_kind_name(int kind);

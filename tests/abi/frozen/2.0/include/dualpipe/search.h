@@ -77,7 +77,7 @@ typedef struct dp_search_result {
  * dp_search_clear(). DP_ERR_INVALID: sizes below 1; costs that dp_simulate() refuses; a stage_scale
  * without `stages`; or a topology of another number of ranks. DP_ERR_REJECTED: nothing fits the
  * memory. DP_ERR_NOMEM. [any] */
-DP_API dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result);
+DP_API DP_CHECKED dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result);
 /** Frees the schedule of a result. [any] */
 DP_API void dp_search_clear(dp_search_result_t *result);
 

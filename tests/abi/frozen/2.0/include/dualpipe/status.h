@@ -16,9 +16,20 @@ extern "C" {
 #if defined(__GNUC__)
 #define DP_API               __attribute__((visibility("default")))
 #define DP_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define DP_CHECKED           __attribute__((warn_unused_result)) /* the compiler warns who drops the result */
 #else
 #define DP_API
 #define DP_PRINTF(fmt, args)
+#define DP_CHECKED
+#endif
+
+/* Casts of the headers' own inline functions, which C++ wants in its own form. */
+#ifdef __cplusplus
+#define DP_CAST(type, x)         static_cast<type>(x)
+#define DP_SIZE_OF(type, member) sizeof(type::member)
+#else
+#define DP_CAST(type, x)         ((type)(x))
+#define DP_SIZE_OF(type, member) sizeof(((type *)0)->member)
 #endif
 
 /* Tags used on functions of all headers, in this order.
@@ -52,7 +63,7 @@ extern "C" {
  * DP_SIZE_TO: bytes up to the end of a member. DP_REACHES: struct `s` (may be NULL) has the member.
  * DP_HAS: and it is not NULL.
  */
-#define DP_SIZE_TO(type, member)    (offsetof(type, member) + sizeof(((type *)0)->member))
+#define DP_SIZE_TO(type, member)    (offsetof(type, member) + DP_SIZE_OF(type, member))
 #define DP_REACHES(s, type, member) ((s) != NULL && (s)->struct_size >= DP_SIZE_TO(type, member))
 #define DP_HAS(s, type, member)     (DP_REACHES(s, type, member) && (s)->member != NULL)
 
@@ -63,7 +74,7 @@ extern "C" {
  *  the other side asks; DP_SIZED_MOST: its struct_size is larger than that. [any] [signal] */
 static inline uint32_t dp_sized_unknown(const void *s, uint32_t known)
 {
-    const unsigned char *bytes = (const unsigned char *)s;
+    const unsigned char *bytes = DP_CAST(const unsigned char *, s);
     uint32_t size;
 
     memcpy(&size, s, sizeof(size));
@@ -99,7 +110,7 @@ static inline void dp_sized_put(void *to, const void *from)
     if (from_bytes < bytes)
         bytes = from_bytes;
     if (bytes > sizeof(bytes))
-        memcpy((char *)to + sizeof(bytes), (const char *)from + sizeof(bytes), bytes - sizeof(bytes));
+        memcpy(DP_CAST(char *, to) + sizeof(bytes), DP_CAST(const char *, from) + sizeof(bytes), bytes - sizeof(bytes));
 }
 
 /** What a call came to. 0 is success, positive means "not yet", negative is an error. Values never change meaning. */
@@ -143,6 +154,7 @@ DP_API const char *dp_last_error(void);
  * For trainers: use it inside callbacks given to the engine. Messages are cut at 1,023 bytes. [any]
  */
 DP_API dp_status_t dp_fail(dp_status_t status, const char *fmt, ...) DP_PRINTF(2, 3);
+/** The same with the arguments of a function of the trainer's own. [any] */
 DP_API dp_status_t dp_failv(dp_status_t status, const char *fmt, va_list args) DP_PRINTF(2, 0);
 
 /** Receives what a function writes, piece by piece: text of `bytes` bytes, no 0 behind it. A negative status ends the
@@ -183,6 +195,7 @@ DP_API void dp_set_allocator(const dp_allocator_t *hooks);
 /** The version of configure.ac, and the same as a number. */
 #define DP_VERSION        "0.2.0"
 #define DP_VERSION_NUMBER 200 /* 10000 * major + 100 * minor + patch */
+/** The version of the library that runs; DP_VERSION is that of the headers. Static text. [any] */
 DP_API const char *dp_version(void);
 
 #ifdef __cplusplus

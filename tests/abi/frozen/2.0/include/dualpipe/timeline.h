@@ -60,16 +60,17 @@ typedef struct dp_span {
 
 /** Makes a timeline of `ranks` rows, 1 to DP_MAX_RANKS. Room for spans_per_rank spans is reserved
  * now, so that recording never allocates. The caller frees it. [any] */
-DP_API dp_status_t dp_timeline_create(int32_t ranks, int64_t spans_per_rank, dp_timeline_t **timeline_out);
+DP_API DP_CHECKED dp_status_t dp_timeline_create(int32_t ranks, int64_t spans_per_rank, dp_timeline_t **timeline_out);
 /** Frees a timeline. NULL is allowed. [any] */
 DP_API void dp_timeline_free(dp_timeline_t *timeline);
 /** Registers the name of a segment, 1 to 255 bytes. The same text gives the same number, from 1.
  * DP_ERR_OVERFLOW: 255 names are in use. [main] */
-DP_API dp_status_t dp_timeline_name(dp_timeline_t *timeline, const char *name, uint16_t *name_out);
+DP_API DP_CHECKED dp_status_t dp_timeline_name(dp_timeline_t *timeline, const char *name, uint16_t *name_out);
 /** The text of a name; "" for 0 and for unknown numbers. [any] */
 DP_API const char *dp_timeline_name_text(const dp_timeline_t *timeline, uint16_t name);
 /** Appends a copy of a span to a row. DP_ERR_INVALID: times, kind, lane, pass, busy time or name
- * out of bounds. DP_ERR_OVERFLOW: the row is full; the span is counted as lost. [main] per row */
+ * out of bounds. DP_ERR_OVERFLOW: the row is full; the span is counted as lost,
+ * so the result may be dropped. [main] per row */
 DP_API dp_status_t dp_timeline_add(dp_timeline_t *timeline, int32_t rank, const dp_span_t *span);
 /** The spans of a row in the order in which they were added; *count_out is their number. NULL and 0
  * for a missing row. Borrowed: valid until the next span is added to the row. [any] */
@@ -95,7 +96,7 @@ typedef struct dp_row_clock {
 } dp_row_clock_t;
 #define DP_ROW_CLOCK_MIN DP_SIZE_TO(dp_row_clock_t, drift_bound)
 /** The clock of a row. [any] */
-DP_API dp_status_t dp_timeline_clock(const dp_timeline_t *timeline, int32_t rank, dp_row_clock_t *clock_out);
+DP_API DP_CHECKED dp_status_t dp_timeline_clock(const dp_timeline_t *timeline, int32_t rank, dp_row_clock_t *clock_out);
 
 /** Figures of one rank over a window. Times are in ns. COMPUTE spans on the compute lane are
  * computation. COMPUTE spans on other lanes, SEND and REDUCE are communication. Spans are cut at
@@ -115,8 +116,8 @@ typedef struct dp_rank_report {
 /** Figures of a rank for one step. The window is the DP_SPAN_STEP of that step; without one, first
  * start to last end. step < 0: all steps. common_window 1: from the earliest start to the latest
  * end over all ranks. DP_ERR_INVALID: there is no span to take a window from. [any] */
-DP_API dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t rank, int32_t step, int common_window,
-                                      dp_rank_report_t *report_out);
+DP_API DP_CHECKED dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t rank, int32_t step,
+                                                 int common_window, dp_rank_report_t *report_out);
 
 /** Writes all rows as one Chrome trace in JSON, which opens in Perfetto. A rank is a process and a
  * lane a thread. Sends and receives are threads apart, and spans that overlap are spread over
@@ -127,7 +128,7 @@ DP_API dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t ran
  * Its failure ends the writing and is returned.
  * Format: Trace Event Format,
  * https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. [any] */
-DP_API dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user);
+DP_API DP_CHECKED dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user);
 
 #ifdef __cplusplus
 }
