@@ -68,11 +68,11 @@ static dp_status_t open_block(model_t *model)
     };
     const dp_moe_block_options_t options = {
         .struct_size = sizeof(options),
-        .attention = o->attention,
-        .moe = o->moe,
+        .attention = options_plugin(o->attention),
+        .moe = options_plugin(o->moe),
         .attention_config = &attention,
         .moe_config = &moe,
-        .ep = o->ep_plugin,
+        .ep = options_plugin(o->ep_plugin),
     };
 
     return dp_moe_block_open(&model->context, &options, &model->block);

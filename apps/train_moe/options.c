@@ -129,8 +129,8 @@ static const option_row_t table[] = {
     {"comm", TEXT, LOCAL, AT(comm), 0, 0, "", "NAME",
      "transport plugin, by name or path; NEAR+FAR: within hosts and between them; default: auto, what fits the job"},
     {"attention", TEXT, LOCAL, AT(attention), 0, 0, "", "NAME",
-     "attention plugin; default: cpu, on GPUs cudnn for bf16, else cuda"},
-    {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: cpu, on GPUs cuda"},
+     "attention plugin; default: that of the device; cudnn may be faster on GPUs for bf16"},
+    {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: that of the device"},
     {"ep-plugin", TEXT, LOCAL, AT(ep_plugin), 0, 0, "", "NAME",
      "does dispatch and combine, for example exchange; default: the MoE plugin's own exchanges"},
     {"check-finite", FLAG, SHARED, AT(check_finite), 0, 0, "", "",
@@ -311,19 +311,6 @@ static int set_comm_sms(options_t *o)
     return OPTIONS_RUN;
 }
 
-/* Plugins that were not named follow the device. */
-static void choose_plugins(options_t *o)
-{
-    const int cuda = strcmp(o->device, "cuda") == 0 || strcmp(o->device, "device_cuda") == 0;
-
-    if (*o->comm == '\0')
-        o->comm = "auto";
-    if (*o->attention == '\0')
-        o->attention = !cuda ? "cpu" : o->dtype == DP_BF16 ? "cudnn" : "cuda";
-    if (*o->moe == '\0')
-        o->moe = cuda ? "cuda" : "cpu";
-}
-
 /* What one option alone cannot tell. */
 static int check_together(options_t *o)
 {
@@ -337,7 +324,6 @@ static int check_together(options_t *o)
         return refuse_option("attention-kind", o->attention_kind, "must be gqa or mla");
     o->latent = strcmp(o->attention_kind, "mla") == 0;
     o->dtype = strcmp(o->dtype_name, "f64") == 0 ? DP_F64 : strcmp(o->dtype_name, "bf16") == 0 ? DP_BF16 : DP_F32;
-    choose_plugins(o);
     if (set_comm_sms(o) != OPTIONS_RUN)
         return 2;
     if (strcmp(o->recompute_name, "none") != 0 && strcmp(o->recompute_name, "cheap") != 0 &&
@@ -481,6 +467,11 @@ dp_status_t options_fit(options_t *o, int32_t size)
                        "--accumulate %d: with %d micro-batches for each of %d replicas, a step has more than %d losses",
                        (int)o->accumulate, (int)o->microbatches, (int)copies, MOST_LOSSES);
     return DP_OK;
+}
+
+const char *options_plugin(const char *name)
+{
+    return *name != '\0' ? name : NULL;
 }
 
 int32_t options_local_experts(const options_t *o)

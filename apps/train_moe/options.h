@@ -60,6 +60,9 @@ void options_free(options_t *options);
 /* Fills what depends on the number of ranks (pp, schedule, microbatches). DP_ERR_INVALID with the reason. */
 dp_status_t options_fit(options_t *options, int32_t size);
 
+/* As the library takes it: NULL, which leaves the choice to the library, where none was named. */
+const char *options_plugin(const char *name);
+
 /* Experts, or replicas of experts, on each rank of an expert group. */
 int32_t options_local_experts(const options_t *options);
 

@@ -152,7 +152,8 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
         t->text->files, (double)t->text->train_bytes / 1024, (double)t->text->valid_bytes / 1024, h->frequency_loss);
     report_line(to, "layout", "%d ranks = pp %d x ep %d x dp %d%s, schedule %s%s, plugins %s %s %s %s%s%s",
                 dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
-                o->schedule, overlap, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe,
+                o->schedule, overlap, name_comms(t, comms, sizeof(comms)), o->device,
+                *o->attention != '\0' ? o->attention : "(the device's)", *o->moe != '\0' ? o->moe : "(the device's)",
                 *o->ep_plugin != '\0' ? ", rows of experts by " : "", o->ep_plugin);
     if (t->model.block != NULL && dp_moe_block_about(t->model.block) != NULL)
         report_line(to, "", "%s", dp_moe_block_about(t->model.block));

@@ -74,7 +74,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .microbatches = (int32_t)o->microbatches,
         .chunks = (int32_t)o->chunks,
         .schedule = o->own_schedule,
-        .comm = o->comm,
+        .comm = options_plugin(o->comm),
         .device = o->device,
         .device_config = &device,
         .boundary_bytes = model_boundary_bytes(o),

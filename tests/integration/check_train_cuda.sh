@@ -103,14 +103,14 @@ run varlen-cpu32 --threads 2 --batch 3 --varlen
 run varlen-cuda32 --threads 2 --batch 3 --varlen --device cuda
 close varlen-cpu32 varlen-cuda32 1e-5
 if [ -e "$DP_TEST_BUILDDIR/.libs/dp_attention_cudnn.so" ]; then
-    run cudnn16 --threads 2 --device cuda --dtype bf16
-    run cudnn16-full --threads 2 --device cuda --dtype bf16 --recompute full
+    run cudnn16 --threads 2 --device cuda --dtype bf16 --attention cudnn
+    run cudnn16-full --threads 2 --device cuda --dtype bf16 --attention cudnn --recompute full
     same cudnn16 cudnn16-full
     close cpu32 cudnn16 2e-2
-    run varlen-cudnn16 --threads 2 --batch 3 --varlen --device cuda --dtype bf16
+    run varlen-cudnn16 --threads 2 --batch 3 --varlen --device cuda --dtype bf16 --attention cudnn
     close varlen-cpu32 varlen-cudnn16 2e-2
     # cuDNN keeps no documents apart, and the trainer says what does
-    if "$train" $model --threads 2 --device cuda --dtype bf16 --documents >"$work/out" 2>&1 ||
+    if "$train" $model --threads 2 --device cuda --dtype bf16 --attention cudnn --documents >"$work/out" 2>&1 ||
         ! grep -q 'attention plugin .*attention_cuda say' "$work/out"; then
         echo "--dtype bf16 --documents is not refused by its attention plugin: $(cat "$work/out")"
         failures=$((failures + 1))
