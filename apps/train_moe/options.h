@@ -9,6 +9,8 @@
 #include <dualpipe/plan.h>
 #include <dualpipe/run.h>
 
+#include <stdbool.h>
+
 enum { MOST_THREADS = 512 /* ranks in one process */, COMM_SMS_AUTO = -1 };
 
 typedef struct options {
@@ -18,12 +20,12 @@ typedef struct options {
     int64_t route_groups, route_limit;
     const char *gate, *dtype_name, *attention_kind, *recompute_name;
     double aux_alpha, bias_rate;
-    int tie; /* embedding and head are one matrix */
+    bool tie; /* embedding and head are one matrix */
     /* data */
     char **files; /* into argv */
     int nfiles;
     int64_t seq, batch, microbatches, seed;
-    int varlen, documents;
+    bool varlen, documents;
     /* optimizer */
     int64_t steps, warmup, accumulate;
     double lr, min_lr, beta1, beta2, epsilon, weight_decay, clip;
@@ -36,11 +38,11 @@ typedef struct options {
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
     const char *out, *trace, *curve, *report, *losses, *costs_out;
-    int verify, quiet, graph, check_finite, one_accumulator;
+    bool verify, quiet, graph, check_finite, one_accumulator;
     /* checkpoints */
     const char *checkpoint; /* "": none */
     int64_t every, keep;
-    int resume;
+    bool resume;
 
     /* worked out of the above */
     dp_dtype_t dtype;
@@ -52,12 +54,14 @@ typedef struct options {
     int64_t comm_sms;                  /* COMM_SMS_AUTO until tune_comm_sms() has chosen */
 } options_t;
 
-/* OPTIONS_RUN: go on. Otherwise the exit code: --help was answered (0), or the reason is on stderr (2). */
+/* OPTIONS_RUN: go on. Otherwise the exit code: --help was answered (0), or the reason is on stderr
+ * (2). */
 enum { OPTIONS_RUN = -1 };
 int options_parse(int argc, char **argv, options_t *options_out);
 void options_free(options_t *options);
 
-/* Fills what depends on the number of ranks (pp, schedule, microbatches). DP_ERR_INVALID with the reason. */
+/* Fills what depends on the number of ranks (pp, schedule, microbatches). DP_ERR_INVALID with the
+ * reason. */
 dp_status_t options_fit(options_t *options, int32_t size);
 
 /* As the library takes it: NULL, which leaves the choice to the library, where none was named. */
@@ -66,7 +70,8 @@ const char *options_plugin(const char *name);
 /* Experts, or replicas of experts, on each rank of an expert group. */
 int32_t options_local_experts(const options_t *options);
 
-/* "name=value" lines of all options on which ranks must agree; the caller frees it. NULL: no memory. */
+/* "name=value" lines of all options on which ranks must agree; the caller frees it. NULL: no
+ * memory. */
 char *options_settings(const options_t *options, uint64_t text_hash);
 
 #endif

@@ -134,7 +134,7 @@ for example in smallest swap_comm; do
         quietly "$example: ctest" env CTEST_OUTPUT_ON_FAILURE=1 ctest --test-dir "$work/cmake/$example" || :
 done
 cp -R "$doc/apps/train_moe" "$work/train_moe.d"
-quietly "train_moe: make" make -C "$work/train_moe.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" && {
+quietly "train_moe: make" make -C "$work/train_moe.d" TOP="$doc" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" && {
     quietly "train_moe of its sources alone trains" timeout $((60 * scale)) dualpipe run -n 4 -- "$work/train_moe.d/train_moe" $small --ep 2 \
         --losses "$work/losses_alone" --device cpu --comm shm --attention cpu --moe cpu
     close_enough "$work/losses_tree" "$work/losses_alone" || complain "train_moe of its sources alone: other losses"

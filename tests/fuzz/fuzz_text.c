@@ -71,14 +71,16 @@ typedef struct settings {
 static void check_options(const uint8_t *data, size_t bytes)
 {
     static const option_row_t rows[] = {
-        {"flag", NULL, "a flag", OPTION_FLAG, offsetof(settings_t, flag), 0, 0, NULL, NULL, NULL, 'f', NULL},
-        {"text", "T", "a text", OPTION_TEXT, offsetof(settings_t, text), 0, 0, NULL, "one", NULL, 0, NULL},
-        {"small", "N", "a number", OPTION_INT32, offsetof(settings_t, small), -3, 100, NULL, NULL, NULL, 'n', NULL},
-        {"large", "N", "a number", OPTION_INT64, offsetof(settings_t, large), 0, 1e15, NULL, NULL, NULL, 0, NULL},
-        {"real", "X", "a number", OPTION_REAL, offsetof(settings_t, real), 0, 1e9, NULL, NULL, NULL, 0, NULL},
-        {"choice", "C", "a word", OPTION_CHOICE, offsetof(settings_t, choice), 0, 0, "red green", "two", NULL, 0, NULL},
-        {"method", "M", "a method", OPTION_CHOICE, offsetof(settings_t, method), 0, 0, METHOD_WORDS, NULL, NULL, 0,
+        {"flag", NULL, "a flag", OPTION_FLAG, offsetof(settings_t, flag), 0, 0, NULL, NULL, NULL, 'f', NULL, NULL},
+        {"text", "T", "a text", OPTION_TEXT, offsetof(settings_t, text), 0, 0, NULL, "one", NULL, 0, NULL, NULL},
+        {"small", "N", "a number", OPTION_INT32, offsetof(settings_t, small), -3, 100, NULL, NULL, NULL, 'n', NULL,
          NULL},
+        {"large", "N", "a number", OPTION_INT64, offsetof(settings_t, large), 0, 1e15, NULL, NULL, NULL, 0, NULL, NULL},
+        {"real", "X", "a number", OPTION_REAL, offsetof(settings_t, real), 0, 1e9, NULL, NULL, NULL, 0, NULL, NULL},
+        {"choice", "C", "a word", OPTION_CHOICE, offsetof(settings_t, choice), 0, 0, "red green", "two", NULL, 0, NULL,
+         NULL},
+        {"method", "M", "a method", OPTION_CHOICE, offsetof(settings_t, method), 0, 0, METHOD_WORDS, NULL, NULL, 0,
+         NULL, NULL},
         {.kind = OPTION_END}};
     static const option_row_t *const tables[] = {rows, NULL};
     const command_t command = {

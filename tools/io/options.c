@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 64, FIRST_ROW = 1000, COLUMNS = 80, HELP_AT = 24 };
+enum { MOST_ROWS = 128, FIRST_ROW = 1000, COLUMNS = 80, HELP_AT = 24 };
 
 static const option_row_t help_row = {.name = "help", .kind = OPTION_FLAG, .help = "show this", .letter = 'h'};
 
@@ -47,15 +47,18 @@ static int find_word(const char *words, const char *word)
 
 /* ---- messages ---- */
 
+#define PROGRAM(command)                                                                                               \
+    (command)->program != NULL ? "" : "dualpipe ", (command)->program != NULL ? (command)->program : (command)->name
+
 int command_usage(const command_t *command, const char *fmt, ...)
 {
     va_list list;
 
-    fprintf(stderr, "dualpipe %s: ", command->name);
+    fprintf(stderr, "%s%s: ", PROGRAM(command));
     va_start(list, fmt);
     vfprintf(stderr, fmt, list);
     va_end(list);
-    fprintf(stderr, "\ndualpipe %s --help shows how it is used\n", command->name);
+    fprintf(stderr, "\n%s%s --help shows how it is used\n", PROGRAM(command));
     return CMD_USAGE;
 }
 
@@ -65,7 +68,7 @@ int command_failed(const command_t *command, dp_status_t status)
 
     if (strncmp(message, name, strlen(name)) == 0 && strncmp(message + strlen(name), ": ", 2) == 0)
         message += strlen(name) + 2; /* the room has the command's name */
-    fprintf(stderr, "dualpipe %s: %s\n", name, message);
+    fprintf(stderr, "%s%s: %s\n", PROGRAM(command), message);
     return status == DP_ERR_REJECTED ? CMD_REJECTED : status == DP_ERR_INVALID ? CMD_USAGE : CMD_FAILED;
 }
 
@@ -111,7 +114,10 @@ static int read_choice(const command_t *command, const option_row_t *row, void *
 
     if (word < 0)
         return command_usage(command, "--%s %s: there are %s", row->name, text, row->words);
-    *(int32_t *)member = word;
+    if (row->kind == OPTION_WORD)
+        *(const char **)member = text;
+    else
+        *(int32_t *)member = word;
     return CMD_OK;
 }
 
@@ -132,12 +138,24 @@ int option_take(const command_t *command, const option_row_t *row, void *into, c
     case OPTION_REAL:
         return read_real(command, row, member, value);
     case OPTION_CHOICE:
+    case OPTION_WORD:
         return read_choice(command, row, member, value);
     case OPTION_READ:
         return row->read(command, row, into, value);
     default:
         return CMD_USAGE;
     }
+}
+
+int options_defaults(const command_t *command, void *into)
+{
+    int code = CMD_OK;
+
+    for (size_t t = 0; command->tables[t] != NULL; t++)
+        for (const option_row_t *row = command->tables[t]; row->kind != OPTION_END && code == CMD_OK; row++)
+            if (row->start != NULL)
+                code = option_take(command, row, into, row->start);
+    return code;
 }
 
 /* ---- the command line ---- */
@@ -160,12 +178,14 @@ bool options_read(const command_t *command, const char *action, int argc, char *
     struct option longs[MOST_ROWS + 1] = {{0}};
     char shorts[2 + 2 * MOST_ROWS] = "+:";
     size_t n = list_rows(command, rows), at = command->stops ? 2 : 1;
+    struct option *next = longs;
     int found;
 
     shorts[0] = command->stops ? '+' : ':';
     for (size_t r = 0; r < n; r++) {
-        longs[r] = (struct option){rows[r]->name, rows[r]->value != NULL ? required_argument : no_argument, NULL,
-                                   FIRST_ROW + (int)r};
+        if (rows[r]->kind != OPTION_HEADING)
+            *next++ = (struct option){rows[r]->name, rows[r]->value != NULL ? required_argument : no_argument, NULL,
+                                      FIRST_ROW + (int)r};
         if (rows[r]->letter != 0)
             shorts[at++] = rows[r]->letter;
         if (rows[r]->letter != 0 && rows[r]->value != NULL)
@@ -251,11 +271,17 @@ static void put_option(FILE *to, const option_row_t *row)
     char letter[8] = "", left[64], text[1024];
     int used;
 
+    if (row->kind == OPTION_HEADING) {
+        fprintf(to, "\n%s:\n", row->name);
+        return;
+    }
     if (row->letter != 0)
         snprintf(letter, sizeof(letter), "-%c, ", row->letter);
     snprintf(left, sizeof(left), "  %s--%s%s%s", letter, row->name, row->value != NULL ? " " : "",
              row->value != NULL ? row->value : "");
     used = snprintf(text, sizeof(text), "%s", row->help);
+    if (row->start != NULL && row->start[0] != '\0')
+        used += snprintf(text + used, sizeof(text) - (size_t)used, " [%s]", row->start);
     if (row->actions != NULL)
         snprintf(text + used, sizeof(text) - (size_t)used, " (%s)", row->actions);
     if (strlen(left) > HELP_AT - 2)
@@ -312,9 +338,9 @@ void options_words(const command_t *command, const char *word, FILE *to)
     if (word == NULL && command->actions != NULL)
         put_words(to, command->actions);
     for (size_t r = 0; r < n; r++)
-        if (word == NULL)
+        if (word == NULL && rows[r]->kind != OPTION_HEADING)
             fprintf(to, "--%s\n", rows[r]->name);
-        else if (strncmp(word, "--", 2) == 0 && strcmp(word + 2, rows[r]->name) == 0) {
+        else if (word != NULL && strncmp(word, "--", 2) == 0 && strcmp(word + 2, rows[r]->name) == 0) {
             if (rows[r]->words != NULL)
                 put_words(to, rows[r]->words);
             if (rows[r]->list != NULL)
