@@ -131,7 +131,6 @@ bool conform_rig_device(rig_t *rig, conform_t *t)
     rig->t = t;
     rig->device_vt = t->device;
     rig->vt = t->comm;
-    rig->matched = (t->comm->caps & DP_COMM_CAP_ONE_SIDED) == 0;
     rig->launches = conform_work_launches(t->device);
     rig->random = (uint64_t)t->rank;
     status = t->device->open(t->host, &config, &rig->device);
@@ -155,7 +154,17 @@ dp_comm_config_t conform_rig_config(rig_t *rig, const char *name)
                               .nranks = rig->t->size,
                               .world_ranks = world,
                               .device_vt = &rig->counted,
-                              .device = rig->device};
+                              .device = rig->device,
+                              .vt = rig->vt};
+}
+
+dp_status_t conform_rig_join(rig_t *rig, const dp_comm_config_t *config)
+{
+    dp_status_t status = rig->vt->open(rig->t->host, config, &rig->comm);
+
+    if (status == DP_OK)
+        rig->matched = (dp_comm_caps(rig->vt, rig->comm) & DP_COMM_CAP_ONE_SIDED) == 0;
+    return status;
 }
 
 dp_status_t conform_rig_open_comm(rig_t *rig, const char *name, int32_t rank, int32_t nranks, const int32_t *world,
@@ -168,7 +177,7 @@ dp_status_t conform_rig_open_comm(rig_t *rig, const char *name, int32_t rank, in
     config.reduce_bytes = reduce_bytes;
     if (world != NULL)
         config.world_ranks = world;
-    return rig->vt->open(rig->t->host, &config, &rig->comm);
+    return conform_rig_join(rig, &config);
 }
 
 bool conform_rig_open(rig_t *rig, conform_t *t, const char *name, size_t reduce_bytes)

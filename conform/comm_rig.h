@@ -47,6 +47,8 @@ typedef struct rig {
 /* Opens the device alone, or with an instance called `name` of all ranks; false: the case has failed. */
 bool conform_rig_device(rig_t *rig, conform_t *t);
 bool conform_rig_open(rig_t *rig, conform_t *t, const char *name, size_t reduce_bytes);
+/* Opens rig->comm, and asks what it can do. */
+dp_status_t conform_rig_join(rig_t *rig, const dp_comm_config_t *config);
 dp_status_t conform_rig_open_comm(rig_t *rig, const char *name, int32_t rank, int32_t nranks, const int32_t *world,
                                   size_t reduce_bytes);
 void conform_rig_close(rig_t *rig);

@@ -2,28 +2,16 @@
  * SPDX-License-Identifier: MIT
  * backend.c: which comm plugins a pipeline uses: one, two that are joined ("shm+ofi": within a host, and between
  * hosts), or what fits the job ("auto"). */
+#include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "group/reform.h"
 #include "mixed/mixed.h"
+#include "plugin/candidates.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-
-/* What auto tries, the best first. On one host the first near one, across several it with the first far one. Ranks on
- * hosts of their own each have no use for a near one, but in other jobs of the same launch others may. */
-typedef struct choice {
-    const char *kind; /* of the device; NULL: any other */
-    const char *near[2], *far[2];
-} choice_t;
-
-static const choice_t choices[] = {
-    {"cuda", {"comm_cuda_ipc", "comm_nccl"}, {"comm_nccl", NULL}},
-    {NULL, {"comm_shm", NULL}, {"comm_ofi", "comm_mpi"}},
-};
-
-enum { LISTED = 2 };
 
 static const dp_host_places_t *places_of(const dp_pipeline_t *p)
 {
@@ -139,101 +127,141 @@ static dp_status_t find_two(const char *near, const char *far, dp__backend_t *ba
 
 /* ---- auto ---- */
 
-static const choice_t *choice_for(const dp_device_vt_t *device)
-{
-    const choice_t *choice = choices;
+enum { USABLE = 1, REACHES_HOSTS = 2 };
 
-    while (choice->kind != NULL && strcmp(choice->kind, device->kind) != 0)
-        choice++;
-    return choice;
+/* Transports that this rank may choose, and what each rank said of its own. All ranks go through those of rank 0 in its
+ * order, so that nobody maps what a better one makes unnecessary. */
+typedef struct search {
+    dp_pipeline_t *p;
+    dp__candidate_t own[DP__CANDIDATES];
+    int nown;
+    uint64_t (*names)[DP__CANDIDATES]; /* [ranks] hashes; 0: none */
+    uint32_t *answers;                 /* [ranks] USABLE, REACHES_HOSTS */
+    int32_t lacks;                     /* the first rank that could not take what rank 0 can; ranks: none */
+    const char *near, *far;            /* of own: what was found; NULL: none yet */
+} search_t;
+
+static dp_status_t gather_candidates(search_t *search)
+{
+    uint64_t mine[DP__CANDIDATES] = {0};
+
+    search->nown = dp__plugin_candidates("comm_", search->own);
+    if (search->nown < 0)
+        return search->nown;
+    for (int i = 0; i < search->nown; i++)
+        mine[i] = dp__hash_text(DP__HASH_BEGIN, search->own[i].name);
+    return dp_group_all_gather(search->p->group, mine, sizeof(mine), search->names);
 }
 
-/* What this rank can load: a bit for each of near, then of far. What fails for want of memory is not absent. */
-static dp_status_t find_loadable(const dp_pipeline_t *p, const choice_t *choice, bool wants_far, uint32_t *found)
+static const char *find_own(const search_t *search, uint64_t hash)
 {
-    const bool exports = (p->device_vt->caps & DP_DEVICE_CAP_EXPORT) != 0;
+    const int32_t rank = dp_group_rank(search->p->group);
 
-    *found = 0;
-    for (int i = 0; i < 2 * LISTED; i++) {
-        const char *name = i < LISTED ? choice->near[i] : wants_far ? choice->far[i - LISTED] : NULL;
-        const dp_comm_vt_t *vt;
-        dp_status_t status;
-
-        if (name == NULL || (!exports && strcmp(name, "comm_cuda_ipc") == 0))
-            continue;
-        status = load(name, &vt);
-        if (status == DP_ERR_NOMEM)
-            return status;
-        if (status >= 0)
-            *found |= 1u << i;
-    }
-    return DP_OK;
-}
-
-/* The first of a list that all ranks can load. */
-static const char *first_of(const char *const *list, uint32_t found)
-{
-    for (int i = 0; i < LISTED; i++)
-        if ((found >> i & 1) != 0)
-            return list[i];
+    for (int i = 0; i < search->nown; i++)
+        if (search->names[rank][i] == hash)
+            return search->own[i].name;
     return NULL;
 }
 
-static dp_status_t name_missing(const choice_t *choice, bool far, const uint32_t *all, int32_t n)
+/* What this rank can do with a candidate. What fails for want of memory is not absent. */
+static dp_status_t try_candidate(const search_t *search, const char *name, uint32_t *answer)
 {
-    const char *const *list = far ? choice->far : choice->near;
-    int32_t r = 0;
+    const dp_comm_vt_t *vt;
+    dp_status_t status = name != NULL ? load(name, &vt) : DP_ERR_PLUGIN;
 
-    while (r < n - 1 && (all[r] >> (far ? LISTED : 0) & ((1u << LISTED) - 1)) != 0)
-        r++;
-    return dp_fail(DP_ERR_PLUGIN,
-                   "no comm backend for ranks %s fits all ranks: rank %d has %s%s%s (dualpipe plugin list), and the "
-                   "others must have the same; name one with comm or DUALPIPE_PLUGINS=comm=",
-                   far ? "on several hosts" : "of one host", r, list[1] != NULL ? "not one of " : "no ", list[0],
-                   list[1] != NULL ? ", " : "");
+    *answer = 0;
+    if (status < 0)
+        return status == DP_ERR_NOMEM ? status : DP_OK;
+    if (vt->serves == NULL || vt->serves(search->p->device_vt) != 0)
+        *answer = USABLE | ((vt->caps & DP_COMM_CAP_HOSTS) != 0 ? REACHES_HOSTS : 0);
+    return DP_OK;
 }
 
-/* All ranks choose the same: what each can load is known to all. */
-static dp_status_t choose(dp_pipeline_t *p, const char **near_out, const char **far_out)
+/* *answer: what all ranks can do with candidate i of rank 0. */
+static dp_status_t ask_all(search_t *search, int i, const char **name, uint32_t *answer)
 {
-    const choice_t *choice = choice_for(p->device_vt);
-    bool wants_far = places_of(p)->hosts > 1;
-    int32_t n = dp_group_size(p->group);
-    uint32_t mine, found = UINT32_MAX, *all;
-    dp_status_t status = find_loadable(p, choice, wants_far, &mine);
+    const int32_t ranks = dp_group_size(search->p->group);
+    uint32_t mine;
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
-    all = dp__calloc((size_t)n, sizeof(*all));
-    if (all == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory to compare the plugins of %d ranks", n);
-    status = dp_group_all_gather(p->group, &mine, sizeof(mine), all);
-    for (int32_t r = 0; r < n; r++)
-        found &= all[r];
-    *near_out = first_of(choice->near, found);
-    *far_out = wants_far ? first_of(choice->far, found >> LISTED) : NULL;
-    if (status >= 0 && wants_far && *far_out == NULL)
-        status = name_missing(choice, true, all, n);
-    else if (status >= 0 && !wants_far && *near_out == NULL)
-        status = name_missing(choice, false, all, n);
-    dp__free(all);
+    *name = find_own(search, search->names[0][i]);
+    status = try_candidate(search, *name, &mine);
+    if (status >= 0)
+        status = dp_group_all_gather(search->p->group, &mine, sizeof(mine), search->answers);
+    *answer = UINT32_MAX;
+    for (int32_t r = 0; r < ranks && status >= 0; r++) {
+        *answer &= search->answers[r];
+        if (search->answers[r] == 0 && search->answers[0] != 0 && r < search->lacks)
+            search->lacks = r;
+    }
+    return status;
+}
+
+static dp_status_t tell_missing(const search_t *search, bool far)
+{
+    char why[96] = "none of those that rank 0 has serves its device";
+
+    if (search->lacks < dp_group_size(search->p->group))
+        snprintf(why, sizeof(why), "rank %d cannot take one that rank 0 can", search->lacks);
+    else if (search->names[0][0] == 0)
+        snprintf(why, sizeof(why), "rank 0 has none");
+    return dp_fail(DP_ERR_PLUGIN,
+                   "no comm backend for ranks %s fits all ranks: %s (dualpipe plugin list); all ranks must have the "
+                   "same; name one with comm or DUALPIPE_COMM",
+                   far ? "on several hosts" : "of one host", why);
+}
+
+static dp_status_t search_all(search_t *search, bool wants_far)
+{
+    dp_status_t status = gather_candidates(search);
+
+    for (int i = 0; i < DP__CANDIDATES && status >= 0 && search->names[0][i] != 0; i++) {
+        const char *name;
+        uint32_t answer;
+
+        if (search->near != NULL && (search->far != NULL || !wants_far))
+            return DP_OK;
+        status = ask_all(search, i, &name, &answer);
+        if (search->near == NULL && (answer & USABLE) != 0)
+            search->near = name;
+        if (wants_far && search->far == NULL && (answer & REACHES_HOSTS) != 0)
+            search->far = name;
+    }
+    return status < 0 || (wants_far ? search->far : search->near) != NULL ? status : tell_missing(search, wants_far);
+}
+
+/* All ranks choose the same: what each can do with a candidate is known to all. */
+static dp_status_t choose(search_t *search, dp_pipeline_t *p)
+{
+    const size_t n = (size_t)dp_group_size(p->group);
+    dp_status_t status;
+
+    *search = (search_t){.p = p, .lacks = (int32_t)n};
+    search->names = dp__calloc(n, sizeof(*search->names));
+    search->answers = dp__calloc(n, sizeof(*search->answers));
+    status = search->names != NULL && search->answers != NULL
+                 ? search_all(search, places_of(p)->hosts > 1)
+                 : dp_fail(DP_ERR_NOMEM, "no memory to compare the plugins of %zu ranks", n);
+    dp__free(search->names);
+    dp__free(search->answers);
     return status;
 }
 
 dp_status_t dp__backend_find(dp_pipeline_t *p, const char *name, dp__backend_t *backend)
 {
     char near_name[DP__NAME_BYTES];
-    const char *near = NULL, *far = NULL, *plus = find_plus(name);
+    const char *plus = find_plus(name);
+    search_t search;
     dp_status_t status;
 
     *backend = (dp__backend_t){0};
     if (strcmp(name, DP__AUTO) == 0) {
-        status = choose(p, &near, &far);
+        status = choose(&search, p);
         if (status < 0)
             return status;
-        if (near == NULL || far == NULL || strcmp(near, far) == 0)
-            return find_one(p, far != NULL ? far : near, backend);
-        return find_two(near, far, backend);
+        if (search.far == NULL || search.near == search.far)
+            return find_one(p, search.near, backend);
+        return find_two(search.near, search.far, backend);
     }
     if (plus == NULL)
         return find_one(p, name, backend);

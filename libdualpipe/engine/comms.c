@@ -42,6 +42,7 @@ static dp_status_t open_group(dp_pipeline_t *p, const dp__comms_t *comms, const 
         .world_ranks = members->world,
         .device_vt = p->device_vt,
         .device = p->device,
+        .vt = comms->vt,
     };
 
     if (epoch > 1)
@@ -132,6 +133,11 @@ dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t
     status = open_groups(p, comms, &members);
     dp__free(members.world);
     return status;
+}
+
+int dp__comms_bundle(const dp__comms_t *comms)
+{
+    return (dp_comm_caps(comms->vt, comms->pipeline) & DP_COMM_CAP_ONE_SIDED) == 0;
 }
 
 dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms)
@@ -278,7 +284,8 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
         if (status < 0)
             return status;
         p->links.at[at].base = 0;
-        caps = dp__mixed_is(comms->vt) ? dp__mixed_end_caps(p->links.at[at].end) : comms->vt->caps;
+        caps = dp__mixed_is(comms->vt) ? dp__mixed_end_caps(p->links.at[at].end)
+                                       : dp_comm_caps(comms->vt, comms->pipeline);
         p->links.at[at].in_lane = !p->programs.bundled && (caps & DP_COMM_CAP_HOST_INLINE) != 0 &&
                                   p->options.boundary_bytes <= p->options.inline_bytes;
     }

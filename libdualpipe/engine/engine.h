@@ -127,6 +127,106 @@ dp_status_t dp__agree_on_stages(dp_pipeline_t *p);
 dp_status_t dp__agree(dp_pipeline_t *p, dp_status_t mine, const char *what);
 dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name);
 
+/* chunks.c */
+dp_status_t dp__chunks_build(dp_pipeline_t *p);
+dp_status_t dp__chunks_rebuild(dp_pipeline_t *p);
+dp_status_t dp__chunks_allocate(dp_pipeline_t *p);
+/* All but the stages, their parameters and gradients. */
+void dp__chunks_suspend(dp_pipeline_t *p);
+void dp__chunks_close(dp_pipeline_t *p);
+dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out);
+dp_status_t dp__shared_memory(dp_pipeline_t *p, size_t bytes, size_t *account, double **memory_out);
+void dp__shared_release(dp_pipeline_t *p, double *memory);
+
+/* backend.c. name: what was asked for, NULL as well, in full: "comm_shm", "comm_shm+comm_ofi", "auto". find is
+   collective; its errors are those of this rank. */
+dp_status_t dp__backend_name(const char *comm, char name[DP__NAME_BYTES]);
+dp_status_t dp__backend_find(dp_pipeline_t *p, const char *name, dp__backend_t *backend);
+void dp__backend_log(const dp_pipeline_t *p);
+
+/* comms.c */
+/* What was opened before a failure stays in *comms: closing it meets the other ranks, so the job must know first. */
+dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms);
+int dp__comms_bundle(const dp__comms_t *comms); /* its transfers complete in bundles */
+dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms); /* once ties.c has made its table */
+dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
+void dp__comms_close(dp__comms_t *comms);
+/* Lists our channels; connect opens our ends of them; then plans can be built, and buffers_open gives them memory and
+ * events. */
+dp_status_t dp__links_list(dp_pipeline_t *p);
+dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms);
+dp_status_t dp__buffers_open(dp_pipeline_t *p);
+void dp__links_close(dp_pipeline_t *p);
+
+/* streams.c */
+dp_status_t dp__transfer_streams_open(dp_pipeline_t *p);
+/* All streams of this rank: lanes, then transfer streams. NULL beyond the last one. */
+int32_t dp__stream_count(const dp_pipeline_t *p);
+dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i);
+/* Waits for a stream as long as the job is healthy; streams themselves give up on peers that hang. */
+dp_status_t dp__stream_finish(dp_pipeline_t *p, dp_stream_t *s);
+
+/* plan.c */
+dp_status_t dp__plans_build(dp_pipeline_t *p);
+void dp__plans_free(dp_pipeline_t *p);
+
+/* programs.c */
+dp_status_t dp__schedule_make(dp_pipeline_t *p);
+dp_status_t dp__programs_make(dp_pipeline_t *p);
+void dp__programs_free(dp_pipeline_t *p);
+
+/* name.c: "shm" -> "comm_shm"; names with their kind, and paths, stay. NULL: what `variable` says, else `fallback`. */
+dp_status_t dp__full_name(const char *kind, const char *name, const char *variable, const char *fallback,
+                          char text[DP__NAME_BYTES]);
+
+/* sums.c */
+dp_status_t dp__sums_open(dp_pipeline_t *p);
+void dp__sums_close(dp_pipeline_t *p);
+
+/* lengths.c. take: what a step says, before any of it is enqueued. set: what a call says of its micro-batch. */
+dp_status_t dp__lengths_check(const dp_pipeline_options_t *o);
+dp_status_t dp__lengths_open(dp_pipeline_t *p);
+void dp__lengths_close(dp_pipeline_t *p);
+dp_status_t dp__lengths_take(dp_pipeline_t *p, const dp_step_t *step);
+size_t dp__lengths_bytes(const dp_pipeline_t *p, int32_t microbatch); /* of a message */
+double dp__lengths_weigh(const dp_pipeline_t *p, int32_t microbatch, double value);
+void dp__lengths_set(const dp_pipeline_t *p, dp_segment_call_t *call);
+
+/* reduce.c */
+dp_status_t dp__reduce(dp_pipeline_t *p, int32_t chunk, int32_t span);
+const char *dp__summed_grads(const dp__engine_chunk_t *chunk);
+
+/* shards.c; on: optimizers have shards, so that what a rank has of them nobody else has. */
+bool dp__zero_is_on(const dp_pipeline_t *p);
+bool dp__shard_is_cut(const dp_pipeline_t *p, const dp_part_t *part, const dp_param_t *param);
+dp_status_t dp__shards_make(dp_pipeline_t *p);
+void dp__shards_free(dp__engine_chunk_t *chunk);
+/* Over mirrors and data groups, on the reduce lane. */
+dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads);
+/* Before parameters are used: by a lane in a step; by anything else. */
+dp_status_t dp__gather_wait(dp_pipeline_t *p, dp__engine_chunk_t *chunk, int lane);
+dp_status_t dp__gather_finish(dp_pipeline_t *p);
+
+/* ties.c; nothing where no parameters are shared. find: makes the table and opens what sums need; check: before the
+   first step, whether both ends begin alike; both collective. put: the sums, behind all else on the reduce lane. */
+dp_status_t dp__ties_find(dp_pipeline_t *p);
+dp_status_t dp__ties_check(dp_pipeline_t *p);
+dp_status_t dp__ties_put(dp_pipeline_t *p);
+/* Whether the parameter is the end that is neither counted nor saved. */
+bool dp__tie_is_second(const dp_pipeline_t *p, int32_t stage, const dp_param_t *param);
+
+/* spans.c */
+dp_status_t dp__names_collect(dp_pipeline_t *p);
+#define DP__GATHER "gather" /* the name of what dp_pipeline_gather does */
+int32_t dp__name_index(const dp_pipeline_t *p, const char *name);
+dp_status_t dp__records_open(dp_pipeline_t *p);
+void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan);
+void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan);
+/* DUALPIPE_TRACE: nothing without it, before the first step and when the job is not well. Collective. */
+void dp__trace_write(dp_pipeline_t *p);
+/* Rank 0 gets a timeline of `room` spans a rank with the rows of all, the others NULL. row: ours. [collective] */
+dp_status_t dp__timeline_collect(dp_pipeline_t *p, const dp_timeline_t *row, int64_t room, dp_timeline_t **all_out);
+
 /* Losses and auxiliary losses. */
 static inline size_t dp__losses_count(const dp_pipeline_t *p)
 {

@@ -141,20 +141,23 @@ static dp_status_t place_chunks(dp_pipeline_t *p)
 
 static dp_status_t find_comm(dp_pipeline_t *p)
 {
-    dp_status_t status = dp__backend_find(p, p->comm_name, &p->backend);
-
-    if (status < 0)
-        return status;
-    if (p->programs.training != NULL && p->programs.bundled != ((p->backend.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0))
-        dp__programs_free(p); /* other ranks, another backend: with its own lists */
-    p->programs.bundled = (p->backend.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0;
-    return DP_OK;
+    return dp__backend_find(p, p->comm_name, &p->backend);
 }
 
 static dp_status_t open_comms(dp_pipeline_t *p)
 {
+    dp_status_t status;
+    int bundled;
+
     dp__backend_log(p);
-    return dp__comms_open(p, p->backend.vt, &p->comms);
+    status = dp__comms_open(p, p->backend.vt, &p->comms);
+    if (status < 0)
+        return status;
+    bundled = dp__comms_bundle(&p->comms);
+    if (p->programs.training != NULL && p->programs.bundled != bundled)
+        dp__programs_free(p); /* other ranks, another backend: with its own lists */
+    p->programs.bundled = bundled;
+    return DP_OK;
 }
 
 static dp_status_t connect_comms(dp_pipeline_t *p)
@@ -191,7 +194,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__agree_on_settings,
         find_device,
         find_comm,
-        dp__programs_make,
+        dp__schedule_make,
         open_device,
         open_lanes,
         dp__guard_open,
@@ -199,6 +202,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__meter_open,
         place_chunks,
         open_comms,
+        dp__programs_make,
         dp__chunks_build,
         dp__names_collect,
         dp__agree_on_stages,

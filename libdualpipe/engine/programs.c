@@ -30,12 +30,10 @@ static dp_status_t lower_forwards(dp_pipeline_t *p)
     return status;
 }
 
-dp_status_t dp__programs_make(dp_pipeline_t *p)
+dp_status_t dp__schedule_make(dp_pipeline_t *p)
 {
     dp_status_t status = DP_OK;
 
-    if (p->programs.training != NULL)
-        return DP_OK; /* of the epoch before */
     p->schedule = p->options.schedule;
     if (p->schedule == NULL && p->programs.own_schedule == NULL) {
         dp_schedule_request_t request = {
@@ -55,6 +53,15 @@ dp_status_t dp__programs_make(dp_pipeline_t *p)
     if (p->schedule->ranks != p->grid.pp)
         return dp_fail(DP_ERR_INVALID, "the schedule is for %d ranks, the pipeline has %d", p->schedule->ranks,
                        p->grid.pp);
+    return DP_OK;
+}
+
+dp_status_t dp__programs_make(dp_pipeline_t *p)
+{
+    dp_status_t status;
+
+    if (p->programs.training != NULL)
+        return DP_OK; /* of the epoch before */
     status = lower(p, p->schedule, &p->programs.training);
     if (status < 0 || p->schedule->forward_only)
         return status;

@@ -35,12 +35,14 @@ static dp_status_t make_plans(dp_pipeline_t *p)
 /* New comms, new stages on them. Parameters are the pipeline's and stay where they are. */
 static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *old)
 {
-    bool other_lists = p->programs.bundled != ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0);
+    bool other_lists = false;
     dp_status_t status;
 
     dp__graphs_forget(p);
     *old = p->comms;
     status = dp__comms_open(p, vt, &p->comms);
+    if (status >= 0)
+        other_lists = p->programs.bundled != dp__comms_bundle(&p->comms);
     if (status >= 0)
         status = dp__chunks_rebuild(p);
     if (status >= 0)

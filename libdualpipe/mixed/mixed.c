@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- opening ---- */
@@ -101,6 +102,7 @@ static dp_status_t open_part(dp_comm_t *comm, const dp_comm_config_t *group, who
     config.device_vt = group->device_vt;
     config.device = group->device;
     config.reduce_bytes = reduce_bytes;
+    config.vt = part->vt;
     name_part(comm->name, suffix, number, name);
     status = part->vt->open(comm->host, &config, &part->comm);
     comm->host->release(comm->host, members);
@@ -162,17 +164,21 @@ static void close_comm(dp_comm_t *comm)
     comm->host->release(comm->host, comm);
 }
 
+static dp_status_t open_alone(dp_comm_t *comm, const dp_comm_config_t *config)
+{
+    dp_comm_config_t own = {.struct_size = sizeof(own)};
+
+    dp_sized_take(&own, sizeof(own), config);
+    own.vt = comm->alone->vt;
+    return own.vt->open(comm->host, &own, &comm->alone->comm);
+}
+
 static dp_status_t open_pair(const dp_comm_vt_t *near, const dp_comm_vt_t *far, const dp_host_t *host,
                              const dp_comm_config_t *given, dp_comm_t **comm_out)
 {
-    dp_comm_config_t own;
-    const dp_comm_config_t *config = &own;
-    dp_comm_t *comm;
-    dp_status_t status = take_group(host, given, &own);
+    dp_comm_t *comm = host->allocate(host, sizeof(*comm), 64);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
-    comm = host->allocate(host, sizeof(*comm), 64);
     if (comm == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for its record", config->name);
     memset(comm, 0, sizeof(*comm));
@@ -188,7 +194,7 @@ static dp_status_t open_pair(const dp_comm_vt_t *near, const dp_comm_vt_t *far, 
     status = find_places(comm, config);
     if (status >= 0 && (comm->map.hosts == 1 || comm->map.hosts == comm->nranks)) {
         comm->alone = comm->map.hosts == 1 ? &comm->near : &comm->far;
-        status = comm->alone->vt->open(host, config, &comm->alone->comm);
+        status = open_alone(comm, config);
     } else if (status >= 0) {
         status = open_parts(comm, config);
     }
@@ -270,7 +276,7 @@ static dp_status_t open_channel(dp_comm_t *comm, const dp_channel_config_t *conf
 
 static bool is_matched(const dp__mixed_part_t *part)
 {
-    return (part->vt->caps & DP_COMM_CAP_ONE_SIDED) == 0;
+    return (dp_comm_caps(part->vt, part->comm) & DP_COMM_CAP_ONE_SIDED) == 0;
 }
 
 /* A bundle goes to one peer or comes from one: its first transfer says over which of the two. */
@@ -322,42 +328,37 @@ static dp_status_t end_bundle(dp_comm_t *comm, dp_stream_t *s)
 
 /* ---- the tables ---- */
 
-/* An open() has no room for what it is to join, so each pair has one of its own. */
-enum { PAIRS = 8 };
+/* Two transports that were joined; never freed, as plugins are never unmapped. */
+typedef struct pair {
+    dp_comm_vt_t table; /* first: a group's config says which table was called */
+    const dp_comm_vt_t *near, *far;
+    struct pair *next;
+} pair_t;
+
 static struct {
     pthread_mutex_t mutex;
-    int n;
-    struct {
-        const dp_comm_vt_t *near, *far;
-        dp_comm_vt_t table;
-    } at[PAIRS];
+    pair_t *first;
 } pairs = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-#define OPENER(i)                                                                                                      \
-    static dp_status_t open_##i(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)           \
-    {                                                                                                                  \
-        return open_pair(pairs.at[i].near, pairs.at[i].far, host, config, comm_out);                                   \
-    }
-OPENER(0)
-OPENER(1)
-OPENER(2)
-OPENER(3)
-OPENER(4)
-OPENER(5)
-OPENER(6)
-OPENER(7)
-static dp_status_t (*const openers[PAIRS])(const dp_host_t *host, const dp_comm_config_t *config,
-                                           dp_comm_t **comm_out) = {open_0, open_1, open_2, open_3,
-                                                                    open_4, open_5, open_6, open_7};
+static dp_status_t open_joined(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+{
+    const pair_t *pair;
+
+    DO(check_group(host, config));
+    if (config->struct_size < DP_SIZE_TO(dp_comm_config_t, vt) || !dp__mixed_is(config->vt))
+        return DP_FAIL(host, DP_ERR_INVALID, "config.vt of a group is not the table that was called");
+    pair = (const pair_t *)(const void *)config->vt;
+    return open_pair(pair->near, pair->far, host, config, comm_out);
+}
 
 /* Steps are not captured: how many pieces sums had before decides which slots they use. */
-static void fill_table(int i)
+static void fill_table(pair_t *pair)
 {
-    pairs.at[i].table = (dp_comm_vt_t){
+    pair->table = (dp_comm_vt_t){
         .struct_size = sizeof(dp_comm_vt_t),
         .caps = DP_COMM_CAP_HOSTS |
-                (pairs.at[i].near->caps & pairs.at[i].far->caps & (DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE)),
-        .open = openers[i],
+                (pair->near->caps & pair->far->caps & (DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE)),
+        .open = open_joined,
         .close = close_comm,
         .channel_open = open_channel,
         .exchange_open = dp__mixed_exchange_open,
@@ -376,41 +377,34 @@ static void fill_table(int i)
 
 dp_status_t dp__mixed_table(const dp_comm_vt_t *near, const dp_comm_vt_t *far, const dp_comm_vt_t **table_out)
 {
-    dp_status_t status = DP_OK;
-    int i = 0;
+    pair_t *pair;
 
     if ((far->caps & DP_COMM_CAP_HOSTS) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "the comm backend for ranks on other hosts does not reach any: it has no "
                                            "DP_COMM_CAP_HOSTS");
     pthread_mutex_lock(&pairs.mutex);
-    while (i < pairs.n && (pairs.at[i].near != near || pairs.at[i].far != far))
-        i++;
-    if (i == PAIRS) {
-        status =
-            dp_fail(DP_ERR_UNSUPPORTED, "this process has joined %d pairs of comm backends, and can no more", PAIRS);
-    } else {
-        if (i == pairs.n) {
-            pairs.at[i].near = near;
-            pairs.at[i].far = far;
-            fill_table(i);
-            pairs.n++;
-        }
-        *table_out = &pairs.at[i].table;
+    for (pair = pairs.first; pair != NULL && (pair->near != near || pair->far != far);)
+        pair = pair->next;
+    if (pair == NULL && (pair = calloc(1, sizeof(*pair))) != NULL) {
+        pair->near = near;
+        pair->far = far;
+        fill_table(pair);
+        pair->next = pairs.first;
+        pairs.first = pair;
     }
     pthread_mutex_unlock(&pairs.mutex);
-    return status;
+    if (pair == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to join two comm backends");
+    *table_out = &pair->table;
+    return DP_OK;
 }
 
 bool dp__mixed_is(const dp_comm_vt_t *table)
 {
-    bool found = false;
-
-    for (int i = 0; i < PAIRS && !found; i++)
-        found = table == &pairs.at[i].table;
-    return found;
+    return table != NULL && table->open == open_joined;
 }
 
 uint32_t dp__mixed_end_caps(const dp_channel_end_t *end)
 {
-    return end->part->vt->caps;
+    return dp_comm_caps(end->part->vt, end->part->comm);
 }

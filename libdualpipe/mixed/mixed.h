@@ -25,7 +25,7 @@
 #include <stdbool.h>
 
 /** The table that joins two. It lives as long as the process; the same for the same two. DP_ERR_UNSUPPORTED: far does
- *  not say that it reaches other hosts; or the process has joined too many. [any] */
+ *  not say that it reaches other hosts. [any] */
 dp_status_t dp__mixed_table(const dp_comm_vt_t *near, const dp_comm_vt_t *far, const dp_comm_vt_t **table_out);
 /* Whether a table is one of those. */
 bool dp__mixed_is(const dp_comm_vt_t *table);

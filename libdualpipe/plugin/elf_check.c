@@ -157,38 +157,51 @@ static bool is_of_library(const char *name)
     return strncmp(name, "dp__", 4) == 0 || strcmp(name, "dp_fail") == 0 || strcmp(name, "dp_failv") == 0;
 }
 
-/* What the file itself says of the ABI major. A descriptor that only code fills in has zeros there and says nothing:
- * load.c asks it again. */
-static dp_status_t check_major(const image_t *image, const ElfW(Ehdr) * header, const ElfW(Sym) * entry)
+/* What will lie at `address` once the file is mapped, as far as the file itself tells. */
+static bool read_mapped(const image_t *image, const ElfW(Ehdr) * header, uint64_t address, void *to, size_t bytes)
 {
     for (unsigned i = 0; i < header->e_phnum; i++) {
         const void *at = inside(image, header->e_phoff + (uint64_t)i * sizeof(ElfW(Phdr)), sizeof(ElfW(Phdr)));
-        struct {
-            uint32_t struct_size;
-            uint16_t abi_major, abi_minor;
-        } head;
         ElfW(Phdr) ph;
 
         if (at == NULL)
-            break;
+            return false;
         memcpy(&ph, at, sizeof(ph));
-        if (ph.p_type != PT_LOAD || entry->st_value < ph.p_vaddr || entry->st_value - ph.p_vaddr > ph.p_filesz ||
-            ph.p_filesz - (entry->st_value - ph.p_vaddr) < sizeof(head))
+        if (ph.p_type != PT_LOAD || address < ph.p_vaddr || address - ph.p_vaddr > ph.p_filesz ||
+            ph.p_filesz - (address - ph.p_vaddr) < bytes)
             continue;
-        at = inside(image, ph.p_offset + (entry->st_value - ph.p_vaddr), sizeof(head));
-        if (at == NULL)
-            break;
-        memcpy(&head, at, sizeof(head));
-        if (head.struct_size != 0 && head.abi_major != DP_ABI_MAJOR)
-            return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin",
-                           image->path, head.abi_major, head.abi_minor, DP_ABI_MAJOR);
+        at = inside(image, ph.p_offset + (address - ph.p_vaddr), bytes);
+        if (at != NULL)
+            memcpy(to, at, bytes);
+        return at != NULL;
     }
+    return false;
+}
+
+/* What the file itself says of the ABI major. A descriptor that only code fills in has zeros there and says nothing:
+ * load.c asks it again. */
+static dp_status_t check_entry(const image_t *image, const ElfW(Ehdr) * header, const ElfW(Sym) * entry,
+                               uint32_t *preference)
+{
+    struct {
+        uint32_t struct_size;
+        uint16_t abi_major, abi_minor;
+    } head;
+
+    if (!read_mapped(image, header, entry->st_value, &head, sizeof(head)) || head.struct_size == 0)
+        return DP_OK;
+    if (head.abi_major != DP_ABI_MAJOR)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin",
+                       image->path, head.abi_major, head.abi_minor, DP_ABI_MAJOR);
+    if (head.struct_size >= DP_SIZE_TO(dp_plugin_t, preference))
+        (void)read_mapped(image, header, entry->st_value + offsetof(dp_plugin_t, preference), preference,
+                          sizeof(*preference));
     return DP_OK;
 }
 
 /* exported: the table that the dynamic linker reads; else all symbols that were not stripped. */
 static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header, const ElfW(Shdr) * symbols,
-                                 bool exported)
+                                 bool exported, uint32_t *preference)
 {
     uint64_t count = symbols->sh_size / sizeof(ElfW(Sym));
     bool found = false;
@@ -211,7 +224,7 @@ static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header
                 return refuse_need(image, name);
         } else if (strcmp(name, "dp_plugin_entry") == 0) {
             found = true;
-            status = exported ? check_major(image, header, &symbol) : DP_OK;
+            status = exported ? check_entry(image, header, &symbol, preference) : DP_OK;
             if (status < 0)
                 return status;
         } else if (exported || is_of_library(name)) {
@@ -231,7 +244,7 @@ static dp_status_t read_file(int fd, unsigned char *bytes, uint64_t size, const 
     return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", path, errno == 0 ? "it ends while it is read" : strerror(errno));
 }
 
-dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path)
+dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path, uint32_t *preference)
 {
     unsigned char *bytes = dp__allocate(size, 64);
     const image_t image = {bytes, size, path};
@@ -248,7 +261,7 @@ dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path)
 
         if (section(&image, &header, i, &found) && (found.sh_type == SHT_DYNSYM || found.sh_type == SHT_SYMTAB) &&
             found.sh_entsize == sizeof(ElfW(Sym)))
-            status = check_symbols(&image, &header, &found, found.sh_type == SHT_DYNSYM);
+            status = check_symbols(&image, &header, &found, found.sh_type == SHT_DYNSYM, preference);
     }
     dp__free(bytes);
     return status;

@@ -11,7 +11,7 @@
 dp_status_t dp__elf_check(int fd, uint64_t size, const char *path);
 /* What its symbols say, for a file that has passed: it must export dp_plugin_entry, of this ABI major where the file
  * itself tells, and neither export other dp_* symbols nor carry parts of libdualpipe.a. A file without section headers
- * tells nothing and passes. */
-dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path);
+ * tells nothing and passes. preference: dp_plugin_t's, where the file itself tells; else as it was. */
+dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path, uint32_t *preference);
 
 #endif

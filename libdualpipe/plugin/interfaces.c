@@ -221,6 +221,8 @@ static const slot_t comm_slots[] = {
     C(memory_bytes),
     C_MAY(reduce_scatter, NEVER, 0, NULL), /* the engine has both made of all_reduce */
     C_MAY(all_gather, NEVER, 0, NULL),
+    C_MAY(instance_caps, NEVER, 0, NULL), /* dp_comm_caps() */
+    C_MAY(serves, NEVER, 0, NULL),
 };
 
 /* ---- dp.attention/1, dp.moe/1, dp.ep/1, dp.profiler/1 ---- */

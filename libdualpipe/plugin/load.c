@@ -3,17 +3,20 @@
  * load.c: finds a plugin's file, judges it before any of its code can run, maps it for good and judges what it says. */
 #include "base/memory.h"
 #include "plugin/bare_host.h"
+#include "plugin/candidates.h"
 #include "plugin/elf_check.h"
 #include "plugin/interfaces.h"
 #include "plugin/trust.h"
 
 #include <dualpipe/plugin.h>
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,11 +172,10 @@ static dp_status_t map(const char *path, const struct stat *st, const dp_plugin_
     return DP_OK;
 }
 
-static dp_status_t load_file(const char *path, const dp_plugin_t **plugin_out)
+/* Whether a file may be mapped. */
+static dp_status_t judge_file(const char *path, char real[PATH_MAX], struct stat *st, uint32_t *preference)
 {
-    char real[PATH_MAX];
     const char *why;
-    struct stat st;
     dp_status_t status;
     int fd;
 
@@ -185,19 +187,28 @@ static dp_status_t load_file(const char *path, const dp_plugin_t **plugin_out)
     fd = open(real, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", real, strerror(errno));
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    if (fstat(fd, st) != 0 || !S_ISREG(st->st_mode)) {
         close(fd);
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is not a regular file", real);
     }
-    why = dp__distrust(&st);
+    why = dp__distrust(st);
     status = why != NULL ? dp_fail(DP_ERR_SECURITY, "plugin %s %s; fix its owner or mode", real, why)
-                         : dp__elf_check(fd, (uint64_t)st.st_size, real);
+                         : dp__elf_check(fd, (uint64_t)st->st_size, real);
     if (status >= 0)
-        status = dp__elf_symbols_check(fd, (uint64_t)st.st_size, real);
+        status = dp__elf_symbols_check(fd, (uint64_t)st->st_size, real, preference);
     close(fd);
+    return status;
+}
+
+static dp_status_t load_file(const char *path, const dp_plugin_t **plugin_out)
+{
+    char real[PATH_MAX];
+    uint32_t preference = 0;
+    struct stat st;
+    dp_status_t status = judge_file(path, real, &st, &preference);
+
     if (status < 0)
         return status;
-
     pthread_mutex_lock(&registry.mutex);
     *plugin_out = find_loaded(&st);
     if (*plugin_out == NULL)
@@ -254,6 +265,84 @@ dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out)
         return status;
     return dp_fail(DP_ERR_PLUGIN, "plugin '%s' not found; tried %s; set DUALPIPE_PLUGIN_PATH or give a path", name,
                    tried.text);
+}
+
+/* ---- candidates ---- */
+
+static bool is_better(const dp__candidate_t *a, const dp__candidate_t *b)
+{
+    return a->preference != b->preference ? a->preference > b->preference : strcmp(a->name, b->name) < 0;
+}
+
+/* The best stay. A name of an earlier folder hides this one, as it does for dp_plugin_load(). */
+static int add_candidate(const char *path, const char *name, size_t length, dp__candidate_t *list, int n)
+{
+    dp__candidate_t found = {.preference = 0};
+    char real[PATH_MAX];
+    struct stat st;
+    int at = n;
+    dp_status_t status;
+
+    memcpy(found.name, name, length);
+    for (int i = 0; i < n; i++)
+        if (strcmp(list[i].name, found.name) == 0)
+            return n;
+    status = judge_file(path, real, &st, &found.preference);
+    if (status == DP_ERR_NOMEM)
+        return status;
+    if (status < 0)
+        found.preference = 0;
+    while (at > 0 && is_better(&found, &list[at - 1]))
+        at--;
+    if (at == DP__CANDIDATES)
+        return n;
+    n += n < DP__CANDIDATES;
+    memmove(&list[at + 1], &list[at], (size_t)(n - at - 1) * sizeof(*list));
+    list[at] = found;
+    return n;
+}
+
+static int add_folder(const char *folder, size_t length, const char *kind, dp__candidate_t *list, int n)
+{
+    char path[PATH_MAX];
+    const struct dirent *entry;
+    DIR *entries;
+
+    if (n < 0 || length == 0 || folder[0] != '/' || length >= sizeof(path) - sizeof(entry->d_name) - 1)
+        return n;
+    memcpy(path, folder, length);
+    path[length] = '\0';
+    entries = opendir(path);
+    while (entries != NULL && n >= 0 && (entry = readdir(entries)) != NULL) {
+        const char *name = entry->d_name + strlen("dp_");
+        size_t bytes = strlen(entry->d_name) > 6 ? strlen(entry->d_name) - strlen("dp_.so") : 0;
+
+        if (bytes == 0 || bytes >= sizeof(list->name) || strncmp(entry->d_name, "dp_", 3) != 0 ||
+            strcmp(name + bytes, ".so") != 0 || strncmp(name, kind, strlen(kind)) != 0)
+            continue;
+        snprintf(path + length, sizeof(path) - length, "/%s", entry->d_name);
+        n = add_candidate(path, name, bytes, list, n);
+    }
+    if (entries != NULL)
+        closedir(entries);
+    return n;
+}
+
+int dp__plugin_candidates(const char *kind, dp__candidate_t list[DP__CANDIDATES])
+{
+    const char *search = secure_getenv("DUALPIPE_PLUGIN_PATH");
+    int n = 0;
+
+    while (search != NULL && *search != '\0') {
+        size_t length = strcspn(search, ":");
+
+        n = add_folder(search, length, kind, list, n);
+        search += length + (search[length] == ':');
+    }
+    n = add_folder(DP_PLUGIN_DIR, strlen(DP_PLUGIN_DIR), kind, list, n);
+    while (n > 0 && list[n - 1].preference == 0)
+        n--;
+    return n;
 }
 
 dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size, const void **table_out)

@@ -44,6 +44,11 @@ static inline bool comm_runs_on_host(const dp_device_vt_t *vt)
     return (vt->caps & DP_DEVICE_CAP_LAUNCH) != 0 && (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
 }
 
+static inline int comm_serves_host(const dp_device_vt_t *vt)
+{
+    return comm_runs_on_host(vt);
+}
+
 static inline dp_status_t comm_check_host_device(const dp_host_t *host, const char *plugin, const dp_device_vt_t *vt)
 {
     return comm_runs_on_host(vt)

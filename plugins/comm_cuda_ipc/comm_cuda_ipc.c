@@ -280,6 +280,11 @@ static size_t ipc_memory_bytes(dp_comm_t *comm)
     return comm->memory_bytes;
 }
 
+static int ipc_serves(const dp_device_vt_t *vt)
+{
+    return strcmp(vt->kind, "cuda") == 0 && (vt->caps & DP_DEVICE_CAP_EXPORT) != 0;
+}
+
 static const dp_comm_vt_t table = {
     .struct_size = sizeof(dp_comm_vt_t),
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_CAPTURE,
@@ -295,6 +300,7 @@ static const dp_comm_vt_t table = {
     .exchange_release = ipc_exchange_release,
     .all_reduce = ipc_all_reduce,
     .memory_bytes = ipc_memory_bytes,
+    .serves = ipc_serves,
 };
 
 static const void *ipc_get_interface(const char *id)
@@ -308,4 +314,5 @@ DP_PLUGIN_DEFINE(comm_cuda_ipc) = {
     .version = DP_VERSION,
     .summary = "ranks of one machine, as processes or threads, over peer memory of CUDA devices",
     .get_interface = ipc_get_interface,
+    .preference = 400,
 };

@@ -286,6 +286,7 @@ static const dp_comm_vt_t table = {
     .exchange_release = mpi_exchange_release,
     .all_reduce = mpi_all_reduce,
     .memory_bytes = memory_bytes,
+    .serves = comm_serves_host,
 };
 
 static const void *mpi_get_interface(const char *id)
@@ -299,4 +300,5 @@ DP_PLUGIN_DEFINE(comm_mpi) = {
     .version = DP_VERSION,
     .summary = "ranks as processes of one MPI job",
     .get_interface = mpi_get_interface,
+    .preference = 100,
 };

@@ -372,15 +372,15 @@ static void nccl_close(dp_comm_t *comm)
     nccl_free_comm(comm);
 }
 
-static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config, uint32_t channels,
-                           dp_comm_t **comm_out)
+static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     size_t n;
+    uint32_t channels;
     dp_comm_t *comm;
     dp_status_t status = nccl_check_config(host, config);
 
     if (status >= 0)
-        status = debug_check(host, "nccl", "channels, exchange, same_gpu, sums");
+        status = nccl_channels_wished(host, &channels);
     if (status < 0)
         return status;
     n = (size_t)config->nranks;
@@ -420,21 +420,7 @@ static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config
     return DP_OK;
 }
 
-static dp_status_t open_matched(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
-{
-    uint32_t channels;
-    dp_status_t status = nccl_channels_wished(host, &channels);
-
-    return status < 0 ? status
-                      : open_as(host, config, channels == CHANNELS_AUTO ? CHANNELS_AUTO : CHANNELS_GROUPS, comm_out);
-}
-
-static dp_status_t open_one_sided(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
-{
-    return open_as(host, config, CHANNELS_SIGNALS, comm_out);
-}
-
-/* Of auto, which are windows or groups. The program of groups completes with either. */
+/* Channels are windows or groups. Those of auto run the program of groups, which completes with either. */
 static dp_status_t send_either(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     return end->comm->one_sided ? nccl_puts_send(end, from, tag, s) : nccl_channel_send(end, from, tag, s);
@@ -452,15 +438,25 @@ static dp_status_t release_either(dp_channel_end_t *end, uint32_t number, dp_str
     return end->comm->one_sided ? nccl_puts_release(end, number, s) : nccl_channel_release(end, number, s);
 }
 
-static size_t memory_bytes(dp_comm_t *comm)
+static size_t nccl_memory_bytes(dp_comm_t *comm)
 {
     return comm->memory_bytes;
 }
 
-static const dp_comm_vt_t matched = {
+static uint32_t nccl_caps(dp_comm_t *comm)
+{
+    return comm->channels == CHANNELS_SIGNALS ? DP_COMM_CAP_ONE_SIDED : DP_COMM_CAP_HOSTS;
+}
+
+static int nccl_serves(const dp_device_vt_t *vt)
+{
+    return strcmp(vt->kind, "cuda") == 0;
+}
+
+static const dp_comm_vt_t table = {
     .struct_size = sizeof(dp_comm_vt_t),
     .caps = DP_COMM_CAP_HOSTS,
-    .open = open_matched,
+    .open = nccl_open,
     .close = nccl_close,
     .channel_open = nccl_channel_open,
     .exchange_open = nccl_exchange_open,
@@ -473,37 +469,14 @@ static const dp_comm_vt_t matched = {
     .exchange = nccl_exchange_run,
     .exchange_release = nccl_exchange_release,
     .all_reduce = nccl_all_reduce,
-    .memory_bytes = memory_bytes,
+    .memory_bytes = nccl_memory_bytes,
+    .instance_caps = nccl_caps,
+    .serves = nccl_serves,
 };
 
-/* Not for ranks of other hosts: there a put waits on its stream for threads of NCCL's, and nothing ends that when the
- * other rank has died. */
-static const dp_comm_vt_t one_sided = {
-    .struct_size = sizeof(dp_comm_vt_t),
-    .caps = DP_COMM_CAP_ONE_SIDED,
-    .open = open_one_sided,
-    .close = nccl_close,
-    .channel_open = nccl_channel_open,
-    .exchange_open = nccl_exchange_open,
-    .start = nccl_start,
-    .send = nccl_puts_send,
-    .recv = nccl_puts_recv,
-    .release = nccl_puts_release,
-    .exchange = nccl_exchange_run,
-    .exchange_release = nccl_exchange_release,
-    .all_reduce = nccl_all_reduce,
-    .memory_bytes = memory_bytes,
-};
-
-/* The host chooses its program by what the table says, before anything is open. */
 static const void *nccl_get_interface(const char *id)
 {
-    uint32_t channels;
-
-    if (strcmp(id, DP_IFACE_COMM) != 0)
-        return NULL;
-    (void)nccl_channels_wished(NULL, &channels); /* open has a host to tell */
-    return channels == CHANNELS_SIGNALS ? &one_sided : &matched;
+    return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
 }
 
 DP_PLUGIN_DEFINE(comm_nccl) = {
@@ -512,4 +485,5 @@ DP_PLUGIN_DEFINE(comm_nccl) = {
     .version = DP_VERSION,
     .summary = "ranks on CUDA devices, through NCCL",
     .get_interface = nccl_get_interface,
+    .preference = 300,
 };

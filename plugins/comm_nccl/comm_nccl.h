@@ -230,7 +230,7 @@ dp_status_t nccl_channel_release(dp_channel_end_t *end, uint32_t number, dp_stre
 dp_status_t nccl_bundle_begin(dp_comm_t *comm, dp_stream_t *s);
 dp_status_t nccl_bundle_end(dp_comm_t *comm, dp_stream_t *s);
 
-/* choose.c. Without a host nobody is told what is wrong, and groups are taken. */
+/* choose.c */
 dp_status_t nccl_channels_wished(const dp_host_t *host, uint32_t *channels_out);
 const char *nccl_channels_name(uint32_t channels);
 /* What one-sided channels need: refused where they were asked for, else remembered. */

@@ -157,6 +157,7 @@ static const dp_comm_vt_t table = {
     .exchange_release = ofi_exchange_release,
     .all_reduce = ofi_all_reduce,
     .memory_bytes = ofi_memory_bytes,
+    .serves = comm_serves_host,
 };
 
 static const void *ofi_get_interface(const char *id)
@@ -170,4 +171,5 @@ DP_PLUGIN_DEFINE(comm_ofi) = {
     .version = DP_VERSION,
     .summary = "ranks on one or several hosts by one-sided writes of libfabric (tcp, verbs, efa, cxi)",
     .get_interface = ofi_get_interface,
+    .preference = 200,
 };

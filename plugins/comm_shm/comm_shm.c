@@ -293,6 +293,7 @@ static const dp_comm_vt_t table = {
     .memory_bytes = shm_memory_bytes,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,
+    .serves = comm_serves_host,
 };
 
 static const void *shm_get_interface(const char *id)
@@ -306,4 +307,5 @@ DP_PLUGIN_DEFINE(comm_shm) = {
     .version = DP_VERSION,
     .summary = "ranks of one host, as processes or threads, over shared memory",
     .get_interface = shm_get_interface,
+    .preference = 500,
 };

@@ -25,6 +25,15 @@ swapped 4 shm
 cp "$work/out" "$work/reference"
 same 4 auto
 same 4 shm "$DP_TEST_MOCKS/mock_comm_groups.so" shm
+# What auto takes by itself: a transport of a third party that says it is better.
+own_path=$DUALPIPE_PLUGIN_PATH
+mkdir "$work/plugins"
+ln -s "$DP_TEST_MOCKS/mock_comm_groups.so" "$work/plugins/dp_comm_mine.so"
+DUALPIPE_PLUGIN_PATH=$work/plugins:$own_path
+export DUALPIPE_PLUGIN_PATH
+same 4 auto shm auto
+expect 0 err 'auto: ranks 0 and 1 talk over comm_mine' "the better one"
+DUALPIPE_PLUGIN_PATH=$own_path
 if [ -f "$lib/dp_comm_ofi.so" ]; then
     DUALPIPE_OFI_PROVIDER=tcp
     export DUALPIPE_OFI_PROVIDER

@@ -71,11 +71,12 @@ static void find_inner(void)
     const char *path = getenv("DUALPIPE_PLUGIN_PATH");
     const dp_plugin_t *plugin;
     char file[4096];
-    void *handle;
+    void *handle = NULL;
 
-    snprintf(file, sizeof(file), "%.*s/dp_comm_shm.so", path != NULL ? (int)strcspn(path, ":") : 0,
-             path != NULL ? path : "");
-    handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    for (; path != NULL && handle == NULL; path = strchr(path, ':') != NULL ? strchr(path, ':') + 1 : NULL) {
+        snprintf(file, sizeof(file), "%.*s/dp_comm_shm.so", (int)strcspn(path, ":"), path);
+        handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    }
     plugin = handle != NULL ? dlsym(handle, "dp_plugin_entry") : NULL;
     inner = plugin != NULL ? plugin->get_interface(DP_IFACE_COMM) : NULL;
 }
@@ -394,4 +395,5 @@ DP_PLUGIN_DEFINE(mock_comm_groups) = {
     .version = "0.1",
     .summary = "matched groups over shared memory",
     .get_interface = get_interface,
+    .preference = 900, /* for auto, where its file has the name of a transport */
 };

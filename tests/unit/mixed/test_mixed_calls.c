@@ -254,7 +254,8 @@ static dp_comm_config_t config_of(int32_t rank)
                               .world_ranks = world,
                               .device_vt = &device_vt,
                               .device = &device,
-                              .reduce_bytes = 512};
+                              .reduce_bytes = 512,
+                              .vt = table};
 }
 
 /* The fakes' own; instances of the joined table have been closed. */
@@ -670,9 +671,9 @@ END_TEST
 
 /* ---- tables ---- */
 
-START_TEST(a_pair_has_one_table_and_there_are_eight)
+START_TEST(each_pair_has_a_table_of_its_own)
 {
-    static dp_comm_vt_t nears[8], house = {.caps = DP_COMM_CAP_ONE_SIDED};
+    static dp_comm_vt_t nears[9], house = {.caps = DP_COMM_CAP_ONE_SIDED};
     const dp_comm_vt_t *t = NULL;
 
     ck_assert_int_eq(dp__mixed_table(&near_vt, &house, &t), DP_ERR_UNSUPPORTED);
@@ -680,21 +681,27 @@ START_TEST(a_pair_has_one_table_and_there_are_eight)
     ck_assert_int_eq(dp__mixed_table(&near_vt, &far_vt, &t), DP_OK);
     ck_assert_ptr_eq(t, table);
     ck_assert(dp__mixed_is(t) && !dp__mixed_is(&near_vt));
-    /* far has no inline messages */
-    ck_assert_uint_eq(t->caps, DP_COMM_CAP_HOSTS | DP_COMM_CAP_ONE_SIDED);
-    for (int i = 0; i < 7; i++) { /* each opens with its own two */
+    ck_assert_uint_eq(t->caps, DP_COMM_CAP_HOSTS | DP_COMM_CAP_ONE_SIDED); /* far has no inline messages */
+    for (int i = 0; i < 9; i++) {                                          /* each opens with its own two */
         dp_comm_config_t config = config_of(0);
         dp_comm_t *comm;
 
         nears[i] = near_vt;
         ck_assert_int_eq(dp__mixed_table(&nears[i], &far_vt, &t), DP_OK);
         ck_assert_ptr_ne(t, table);
+        config.vt = t;
         ck_assert_int_eq(t->open(&host, &config, &comm), DP_OK);
         t->close(comm);
         clean();
     }
-    ck_assert_int_eq(dp__mixed_table(&nears[7], &far_vt, &t), DP_ERR_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(dp_last_error(), "has joined 8 pairs"));
+    for (int i = 0; i < 2; i++) { /* who does not say which, or says another */
+        dp_comm_config_t config = config_of(0);
+        dp_comm_t *comm;
+
+        config.vt = i == 0 ? NULL : &near_vt;
+        ck_assert_int_eq(table->open(&host, &config, &comm), DP_ERR_INVALID);
+        ck_assert_ptr_nonnull(strstr(dp_last_error(), "config.vt of a group is not the table that was called"));
+    }
 }
 END_TEST
 
@@ -715,7 +722,7 @@ int main(void)
     tcase_add_test(all, pieces_of_sums_are_as_large_as_asked_for);
     tcase_add_test(all, an_exchange_ends_with_the_first_call_that_fails);
     tcase_add_test(all, exchanges_have_an_order);
-    tcase_add_test(all, a_pair_has_one_table_and_there_are_eight);
+    tcase_add_test(all, each_pair_has_a_table_of_its_own);
     suite_add_tcase(suite, all);
     return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 #include <pwd.h>
 #include <sys/wait.h>
 
+#include "plugin/candidates.h"
 #include "plugin/elf_check.h"
 #include "plugin/trust.h"
 #include "tests/support/coverage.h"
@@ -198,6 +199,32 @@ START_TEST(folders_are_searched_in_order)
 }
 END_TEST
 
+/* By name and preference, without a look at anything but the file. */
+START_TEST(candidates_are_listed_unmapped)
+{
+    static const char *const links[][2] = {
+        {"mock_comm_groups", "inner/dp_comm_b.so"}, {"mock_comm_groups", "inner/dp_comm_a.so"},
+        {"mock_late", "inner/dp_comm_late.so"},     {"mock_good", "dp_comm_plain.so"},
+        {"mock_comm_groups", "dp_comm_plain2.so"},  {"mock_comm_groups", "dp_other_c.so"}};
+    char path[PATH_BYTES], search[4 * PATH_BYTES];
+    dp__candidate_t list[DP__CANDIDATES];
+
+    ck_assert_int_eq(mkdir(files_path(path, folder, "inner"), 0700), 0);
+    for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+        ck_assert_int_eq(symlink(mock_path(links[i][0]), files_path(path, folder, links[i][1])), 0);
+    files_write(files_path(path, folder, "inner/dp_comm_plain2.so"), "hides the other", 15);
+    snprintf(search, sizeof(search), "relative:%s/inner::%s:%s/nowhere", folder, folder, folder);
+    setenv("DUALPIPE_PLUGIN_PATH", search, 1);
+    ck_assert_int_ge(dp__plugin_candidates("comm_", list), 2);
+    ck_assert_str_eq(list[0].name, "comm_a");
+    ck_assert_str_eq(list[1].name, "comm_b");
+    ck_assert_uint_eq(list[0].preference, 900);
+    for (int i = 2; i < dp__plugin_candidates("comm_", list); i++)
+        ck_assert(strstr(list[i].name, "plain") == NULL && list[i].preference < 900);
+    ck_assert_ptr_null(getenv("DP_MOCK_CONSTRUCTED"));
+}
+END_TEST
+
 START_TEST(a_miss_says_what_was_tried)
 {
     char search[2 * PATH_BYTES];
@@ -342,6 +369,7 @@ START_TEST(headers_of_random_bytes_do_no_harm)
     unsigned char saved[1024];
     uint64_t state = 20240101;
     int accepted = 0, refused = 0;
+    uint32_t preference = 0;
 
     memcpy(saved, content, sizeof(saved));
     files_path(path, folder, "fuzz.so");
@@ -356,7 +384,7 @@ START_TEST(headers_of_random_bytes_do_no_harm)
         files_write(path, content, n);
         fd = open(path, O_RDONLY | O_CLOEXEC);
         ck_assert_int_ge(fd, 0);
-        if (dp__elf_check(fd, n, path) == DP_OK && dp__elf_symbols_check(fd, n, path) == DP_OK)
+        if (dp__elf_check(fd, n, path) == DP_OK && dp__elf_symbols_check(fd, n, path, &preference) == DP_OK)
             accepted++;
         else
             refused++;
@@ -379,6 +407,7 @@ START_TEST(symbols_of_random_bytes_do_no_harm)
     size_t at = header->e_shoff, bytes = (size_t)header->e_shnum * header->e_shentsize;
     uint64_t state = 20240102;
     int accepted = 0, refused = 0;
+    uint32_t preference = 0;
 
     ck_assert_ptr_nonnull(saved);
     ck_assert_uint_le(at + bytes, n);
@@ -397,7 +426,7 @@ START_TEST(symbols_of_random_bytes_do_no_harm)
         files_write(path, content, n);
         fd = open(path, O_RDONLY | O_CLOEXEC);
         ck_assert_int_ge(fd, 0);
-        if (dp__elf_symbols_check(fd, n, path) == DP_OK)
+        if (dp__elf_symbols_check(fd, n, path, &preference) == DP_OK)
             accepted++;
         else
             refused++;
@@ -570,6 +599,7 @@ int main(void)
     TCase *tc = tcase_create("plugin/load");
 
     tcase_add_checked_fixture(tc, open_folder, close_folder);
+    tcase_add_test(tc, candidates_are_listed_unmapped);
     tcase_add_test(tc, a_good_plugin_loads_once);
     tcase_add_test(tc, a_later_minor_loads);
     tcase_add_test(tc, interfaces_are_asked_for_by_name_and_size);
