@@ -106,7 +106,7 @@ typedef struct dp_comm_config {
      * plugin's own: tell them apart by what is in them */
     const dp_comm_vt_t *vt;
 } dp_comm_config_t;
-#define DP_COMM_CONFIG_MIN DP_SIZE_TO(dp_comm_config_t, reduce_bytes)
+#define DP_COMM_CONFIG_MIN DP_SIZE_TO(dp_comm_config_t, vt)
 
 /** Both ends describe a channel the same way, but for `peer` and `sender`. */
 typedef struct dp_channel_config {

@@ -207,7 +207,7 @@ static dp_status_t tell_missing(const search_t *search, bool far)
         snprintf(why, sizeof(why), "rank 0 has none");
     return dp_fail(DP_ERR_PLUGIN,
                    "no comm backend for ranks %s fits all ranks: %s (dualpipe plugin list); all ranks must have the "
-                   "same; name one with comm or DUALPIPE_COMM",
+                   "same; name one with comm or DUALPIPE_PLUGINS=comm=",
                    far ? "on several hosts" : "of one host", why);
 }
 

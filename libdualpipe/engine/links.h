@@ -76,6 +76,7 @@ void dp__backend_log(const dp_pipeline_t *p);
 /* comms.c */
 /* What was opened before a failure stays in *comms: closing it meets the other ranks, so the job must know first. */
 dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms);
+int dp__comms_bundle(const dp__comms_t *comms);                        /* its transfers complete in bundles */
 dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms); /* once ties.c has made its table */
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
 void dp__comms_close(dp__comms_t *comms);

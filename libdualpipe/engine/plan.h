@@ -85,6 +85,7 @@ dp_status_t dp__plans_build(dp_pipeline_t *p);
 void dp__plans_free(dp_pipeline_t *p);
 
 /* programs.c */
+dp_status_t dp__schedule_make(dp_pipeline_t *p);
 dp_status_t dp__programs_make(dp_pipeline_t *p);
 void dp__programs_free(dp_pipeline_t *p);
 

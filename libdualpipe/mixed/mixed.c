@@ -166,15 +166,14 @@ static void close_comm(dp_comm_t *comm)
 
 static dp_status_t open_alone(dp_comm_t *comm, const dp_comm_config_t *config)
 {
-    dp_comm_config_t own = {.struct_size = sizeof(own)};
+    dp_comm_config_t own = *config;
 
-    dp_sized_take(&own, sizeof(own), config);
     own.vt = comm->alone->vt;
     return own.vt->open(comm->host, &own, &comm->alone->comm);
 }
 
 static dp_status_t open_pair(const dp_comm_vt_t *near, const dp_comm_vt_t *far, const dp_host_t *host,
-                             const dp_comm_config_t *given, dp_comm_t **comm_out)
+                             const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm = host->allocate(host, sizeof(*comm), 64);
     dp_status_t status;
@@ -340,15 +339,16 @@ static struct {
     pair_t *first;
 } pairs = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static dp_status_t open_joined(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+static dp_status_t open_joined(const dp_host_t *host, const dp_comm_config_t *given, dp_comm_t **comm_out)
 {
+    dp_comm_config_t config;
     const pair_t *pair;
 
-    DO(check_group(host, config));
-    if (config->struct_size < DP_SIZE_TO(dp_comm_config_t, vt) || !dp__mixed_is(config->vt))
+    DO(take_group(host, given, &config));
+    if (!dp__mixed_is(config.vt))
         return DP_FAIL(host, DP_ERR_INVALID, "config.vt of a group is not the table that was called");
-    pair = (const pair_t *)(const void *)config->vt;
-    return open_pair(pair->near, pair->far, host, config, comm_out);
+    pair = (const pair_t *)(const void *)config.vt;
+    return open_pair(pair->near, pair->far, host, &config, comm_out);
 }
 
 /* Steps are not captured: how many pieces sums had before decides which slots they use. */

@@ -34,7 +34,7 @@ dp_status_t nccl_channels_wished(const dp_host_t *host, uint32_t *channels_out)
     *channels_out = i;
     if (i < sizeof(names) / sizeof(names[0]))
         return DP_OK;
-    return DP_FAIL(host, DP_ERR_INVALID, "DUALPIPE_NCCL_CHANNELS=%s: must be groups, signals or auto", wish);
+    return DP_FAIL(host, DP_ERR_INVALID, "DUALPIPE_DEBUG=nccl.channels=%s: must be groups, signals or auto", wish);
 }
 
 /* ---- what this rank lacks ---- */

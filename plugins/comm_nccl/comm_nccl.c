@@ -380,6 +380,8 @@ static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *conf
     dp_status_t status = nccl_check_config(host, config);
 
     if (status >= 0)
+        status = debug_check(host, "nccl", "channels, exchange, same_gpu, sums");
+    if (status >= 0)
         status = nccl_channels_wished(host, &channels);
     if (status < 0)
         return status;

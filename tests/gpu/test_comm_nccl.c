@@ -632,7 +632,7 @@ static void more_blocks_than_the_share_has_are_refused(conform_t *t)
 /* Of the groups that are opened next; only this rank's, where ranks are processes. */
 static void choose_channels(conform_t *t, const char *channels)
 {
-    change_environment(t, "DUALPIPE_NCCL_CHANNELS", channels);
+    change_environment(t, "nccl.channels", channels);
     EXPECT(t, conform_meet(t), "the other rank failed");
 }
 
