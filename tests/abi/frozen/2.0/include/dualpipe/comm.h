@@ -102,8 +102,11 @@ typedef struct dp_comm_config {
     const dp_device_vt_t *device_vt;
     dp_device_t *device;
     size_t reduce_bytes; /* staging for all_reduce, a wish, of 1 as well; 0: the backend's choice */
+    /* the table whose open is called, so that one open can serve several tables. The host may have completed a copy of a
+     * plugin's own: tell them apart by what is in them */
+    const dp_comm_vt_t *vt;
 } dp_comm_config_t;
-#define DP_COMM_CONFIG_MIN DP_SIZE_TO(dp_comm_config_t, reduce_bytes)
+#define DP_COMM_CONFIG_MIN DP_SIZE_TO(dp_comm_config_t, vt)
 
 /** Both ends describe a channel the same way, but for `peer` and `sender`. */
 typedef struct dp_channel_config {
@@ -143,7 +146,7 @@ typedef struct dp_exchange_config {
 
 struct dp_comm_vt {
     uint32_t struct_size;
-    uint32_t caps;
+    uint32_t caps; /* of every instance, unless instance_caps says otherwise */
 
     /** Joins the group, and connects what all_reduce needs: sums are legal before `start`. nranks 1 is legal. When it
      *  fails on one rank, that rank gets a message at once; the others get theirs when the job is aborted or its
@@ -217,8 +220,22 @@ struct dp_comm_vt {
      *  same place everywhere. data and all bounds are multiples of 8. Bounds otherwise as of reduce_scatter. [enqueue
      *  s] [collective] */
     dp_status_t (*all_gather)(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s);
+
+    /** The capabilities of this instance, from open on; the same on all ranks of the job. ONE_SIDED and HOST_INLINE may
+     *  differ from the table's; an instance without ONE_SIDED needs the brackets in its table. HOSTS and CAPTURE are
+     *  asked of the table, before anything is open. Optional; NULL: the table's caps. [any] */
+    uint32_t (*instance_caps)(dp_comm_t *comm);
+    /** 1: groups on such a device can be opened, 0: not. Asked of plugins with a preference (dp_plugin_t) when a
+     *  pipeline's comm is "auto", before anything is open. Optional; NULL: on any device. [any] */
+    int (*serves)(const dp_device_vt_t *device_vt);
 };
 #define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, all_gather)
+
+/** The capabilities of an instance of a table that dp_plugin_interface() gave. [any] */
+static inline uint32_t dp_comm_caps(const dp_comm_vt_t *vt, dp_comm_t *comm)
+{
+    return vt->instance_caps != NULL ? vt->instance_caps(comm) : vt->caps;
+}
 
 #ifdef __cplusplus
 }

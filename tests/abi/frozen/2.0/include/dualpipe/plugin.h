@@ -183,6 +183,10 @@ typedef struct dp_plugin {
      *  device, starts no threads. */
     dp_status_t (*init)(const dp_host_t *host);
     const void *(*get_interface)(const char *id); /* "dp.comm/1" -> const dp_comm_vt_t *, or NULL */
+    /* Of a transport: how good a choice it is for a pipeline whose comm is "auto", higher is better; 0: never chosen by
+     * itself. It is read from the file, before that is mapped, so it is a constant. Those of libdualpipe: shm 500,
+     * cuda_ipc 400, nccl 300, ofi 200, mpi 100 */
+    uint32_t preference;
 } dp_plugin_t;
 #define DP_PLUGIN_MIN DP_SIZE_TO(dp_plugin_t, get_interface)
 
