@@ -178,7 +178,7 @@ static dp_status_t try_candidate(const search_t *search, const char *name, uint3
 }
 
 /* *answer: what all ranks can do with candidate i of rank 0. */
-static dp_status_t ask_all(search_t *search, int i, const char **name, uint32_t *answer)
+static dp_status_t ask_candidate(search_t *search, int i, const char **name, uint32_t *answer)
 {
     const int32_t ranks = dp_group_size(search->p->group);
     uint32_t mine;
@@ -197,7 +197,7 @@ static dp_status_t ask_all(search_t *search, int i, const char **name, uint32_t 
     return status;
 }
 
-static dp_status_t tell_missing(const search_t *search, bool far)
+static dp_status_t tell_no_candidate(const search_t *search, bool far)
 {
     char why[96] = "none of those that rank 0 has serves its device";
 
@@ -211,7 +211,7 @@ static dp_status_t tell_missing(const search_t *search, bool far)
                    far ? "on several hosts" : "of one host", why);
 }
 
-static dp_status_t search_all(search_t *search, bool wants_far)
+static dp_status_t search_candidates(search_t *search, bool wants_far)
 {
     dp_status_t status = gather_candidates(search);
 
@@ -221,13 +221,14 @@ static dp_status_t search_all(search_t *search, bool wants_far)
 
         if (search->near != NULL && (search->far != NULL || !wants_far))
             return DP_OK;
-        status = ask_all(search, i, &name, &answer);
+        status = ask_candidate(search, i, &name, &answer);
         if (search->near == NULL && (answer & USABLE) != 0)
             search->near = name;
         if (wants_far && search->far == NULL && (answer & REACHES_HOSTS) != 0)
             search->far = name;
     }
-    return status < 0 || (wants_far ? search->far : search->near) != NULL ? status : tell_missing(search, wants_far);
+    return status < 0 || (wants_far ? search->far : search->near) != NULL ? status
+                                                                          : tell_no_candidate(search, wants_far);
 }
 
 /* All ranks choose the same: what each can do with a candidate is known to all. */
@@ -240,7 +241,7 @@ static dp_status_t choose(search_t *search, dp_pipeline_t *p)
     search->names = dp__calloc(n, sizeof(*search->names));
     search->answers = dp__calloc(n, sizeof(*search->answers));
     status = search->names != NULL && search->answers != NULL
-                 ? search_all(search, places_of(p)->hosts > 1)
+                 ? search_candidates(search, places_of(p)->hosts > 1)
                  : dp_fail(DP_ERR_NOMEM, "no memory to compare the plugins of %zu ranks", n);
     dp__free(search->names);
     dp__free(search->answers);
