@@ -5,6 +5,8 @@
 #include "exchanges.h"
 #include "kernel.h"
 
+#include <dualpipe/draft/ep.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

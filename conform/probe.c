@@ -4,6 +4,7 @@
 #include "conform.h"
 
 #include <dualpipe/attention.h>
+#include <dualpipe/draft/ep.h>
 #include <dualpipe/moe.h>
 #include <dualpipe/profiler.h>
 

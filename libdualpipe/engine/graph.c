@@ -8,6 +8,8 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 
+#include <dualpipe/draft/graph.h>
+
 #include <string.h>
 
 dp_status_t dp__graphs_open(dp_pipeline_t *p)

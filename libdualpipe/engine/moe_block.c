@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "stage/replicas.h"
 
-#include <dualpipe/ep.h>
+#include <dualpipe/draft/ep.h>
 #include <dualpipe/moe_block.h>
 
 enum { MOE_EXCHANGES = 4 }; /* of a MoE instance; replicas come behind */

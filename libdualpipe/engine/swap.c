@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT
  * swap.c: another comm backend between two steps. */
 #include "engine/engine.h"
+
 #include "group/pin.h"
+#include <dualpipe/draft/graph.h>
 
 #include <stdbool.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #include <dualpipe/attention.h>
 #include <dualpipe/comm.h>
 #include <dualpipe/device.h>
-#include <dualpipe/ep.h>
+#include <dualpipe/draft/ep.h>
 #include <dualpipe/moe.h>
 #include <dualpipe/profiler.h>
 
@@ -225,7 +225,7 @@ static const slot_t comm_slots[] = {
     C_MAY(serves, NEVER, 0, NULL),
 };
 
-/* ---- dp.attention/1, dp.moe/1, dp.ep/1, dp.profiler/1 ---- */
+/* ---- dp.attention/1, dp.moe/1, dp.ep.draft/1, dp.profiler/1 ---- */
 
 #define A(member) MUST(dp_attention_vt_t, member)
 static const slot_t attention_slots[] = {

@@ -6,6 +6,8 @@
 
 #include "plugins/common/check.h"
 
+#include <dualpipe/draft/graph.h>
+
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ep_exchange.c: dp.ep/1 over the exchanges of any dp.comm/1, by host code on host memory. A call packs rows, exchanges
+ * ep_exchange.c: dp.ep.draft/1 over the exchanges of any dp.comm/1, by host code on host memory. A call packs rows, exchanges
  * them and lays them where they belong, all on the stream that it is given; the only state an instance changes is the
  * number of its next exchange. What travels is said in plugins/moe/dims.h. */
-#include <dualpipe/ep.h>
+#include <dualpipe/draft/ep.h>
 
 #include "plugins/common/check.h"
 #include "plugins/moe/travel.h"
@@ -118,8 +118,9 @@ static dp_status_t find_mark(const task_t *t)
     }
     if (ours)
         return DP_FAIL(t->ep->host, DP_ERR_PROTOCOL,
-                       PLUGIN ": rank %d of the expert group, %s: since its dispatch this saved memory has had %s: a "
-                              "micro-batch makes each call once, in the order of ep.h, and begins with a dispatch",
+                       PLUGIN
+                       ": rank %d of the expert group, %s: since its dispatch this saved memory has had %s: a "
+                       "micro-batch makes each call once, in the order of draft/ep.h, and begins with a dispatch",
                        t->n.rank, names[t->call], names[mark->call]);
     return DP_FAIL(t->ep->host, DP_ERR_PROTOCOL,
                    PLUGIN ": rank %d of the expert group, %s: this saved memory has had no dispatch of %d tokens by "
@@ -344,15 +345,6 @@ static dp_status_t check_ep_config(const dp_host_t *host, const dp_ep_config_t *
     if (c->tokens == 0 || c->hidden == 0)
         return DP_FAIL(host, DP_ERR_INVALID, PLUGIN ": tokens %u, hidden %u: each must be at least 1", c->tokens,
                        c->hidden);
-    if ((c->ask & ~(uint32_t)(DP_EP_CAP_FP8 | DP_EP_CAP_COMBINE_REDUCE)) != 0)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       PLUGIN ": config.ask is 0x%x: DP_EP_CAP_FP8 and DP_EP_CAP_COMBINE_REDUCE can be asked for",
-                       c->ask);
-    if (c->ask != 0)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       PLUGIN " has neither DP_EP_CAP_FP8 nor DP_EP_CAP_COMBINE_REDUCE, and config.ask is 0x%x: leave "
-                              "it 0",
-                       c->ask);
     if (c->device == NULL || c->device_vt == NULL || !(c->device_vt->caps & DP_DEVICE_CAP_LAUNCH) ||
         !(c->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
@@ -453,7 +445,6 @@ static dp_status_t ep_sizes(const dp_ep_t *ep, dp_ep_sizes_t *sizes_out)
 
 static const dp_ep_vt_t ep_vt = {
     .struct_size = sizeof(ep_vt),
-    .caps = DP_EP_CAP_DEDUP | DP_EP_CAP_DEVICE_COUNTS,
     .open = ep_open,
     .close = ep_close,
     .sizes = ep_sizes,

@@ -97,7 +97,7 @@ static dp_status_t exchange_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kern
     return exchange_rows(moe, &moe->back, t, l->back_offsets, l->back_counts, kernel, s);
 }
 
-/* What every call of dp.ep/1 is given. Calls back bring their rows to work.returned. */
+/* What every call of dp.ep.draft/1 is given. Calls back bring their rows to work.returned. */
 static dp_ep_io_t ep_io(const moe_task_t *t)
 {
     const moe_layout_t *l = &t->moe->layout;
@@ -283,8 +283,8 @@ static dp_status_t open_ep(dp_moe_t *moe, const dp_moe_config_t *c, dp_ep_sizes_
     status = moe->ep_vt->sizes(moe->ep, sizes_out);
     if (status >= 0 && sizes_out->rows > (uint32_t)n->rows)
         return DP_FAIL(moe->host, DP_ERR_PLUGIN,
-                       "moe_cpu: the plugin of dp.ep/1 wants room for %u rows, more than %d can come", sizes_out->rows,
-                       n->rows);
+                       "moe_cpu: the plugin of dp.ep.draft/1 wants room for %u rows, more than %d can come",
+                       sizes_out->rows, n->rows);
     return status;
 }
 

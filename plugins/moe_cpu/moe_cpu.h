@@ -7,6 +7,8 @@
 
 #include "plugins/moe/travel.h"
 
+#include <dualpipe/draft/ep.h>
+
 /* Offsets in bytes; of some in `saved` they are into the backward buffer (layout_find). */
 typedef struct moe_layout {
     moe_params_t params;
@@ -15,7 +17,7 @@ typedef struct moe_layout {
         size_t weights, chosen;     /* [T,k] each */
         size_t replica;             /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
         size_t cells;               /* [L,R] rows for each expert from each rank */
-        moe_travel_layout_t travel; /* without dp.ep/1 */
+        moe_travel_layout_t travel; /* without dp.ep.draft/1 */
         size_t ep;                  /* what its backend keeps */
         size_t x, dy;               /* [N,d] a received row for each head, ordered by (expert, rank) */
         size_t gate, up, act;       /* [N,f] gate and up become their gradients; act: weighted input of w_down */
@@ -25,7 +27,7 @@ typedef struct moe_layout {
         size_t bytes, backward_buffer_bytes;
     } saved;
     struct {
-        /* Travelling rows, on the way out and later on the way back. With dp.ep/1 those that its backend is given:
+        /* Travelling rows, on the way out and later on the way back. With dp.ep.draft/1 those that its backend is given:
            [T,d] on the way out, [N,d] on the way back. */
         size_t rows;
         size_t returned;     /* [T,k,d] what it brings back */
@@ -87,7 +89,7 @@ struct dp_moe {
     dp_recompute_t recompute;
 };
 
-/* layout.c; ep: what the backend of dp.ep/1 asks for, NULL without one; element: bytes of one. */
+/* layout.c; ep: what the backend of dp.ep.draft/1 asks for, NULL without one; element: bytes of one. */
 dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute,
                             const dp_ep_sizes_t *ep, size_t element, moe_layout_t *layout_out);
 

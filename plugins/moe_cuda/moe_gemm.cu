@@ -18,7 +18,7 @@ CUDA_DEVICE void fragment_a(uint32_t r[4], cuda_bf16 *tile, along_k<ROWS, THREAD
 {
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::piece_at(tile, row + part % 2 * 8 + lane % 8, k / 8 + part / 2));
+    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::vector_at(tile, row + part % 2 * 8 + lane % 8, k / 8 + part / 2));
 }
 
 template <int COLUMNS, int THREADS>
@@ -27,7 +27,7 @@ CUDA_DEVICE void fragment_a(uint32_t r[4], cuda_bf16 *tile, across_k<COLUMNS, TH
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
     cuda_load_matrix_x4_trans(
-        r, across_k<COLUMNS, THREADS>::piece_at(tile, k + part / 2 * 8 + lane % 8, row / 8 + part % 2));
+        r, across_k<COLUMNS, THREADS>::vector_at(tile, k + part / 2 * 8 + lane % 8, row / 8 + part % 2));
 }
 
 template <int ROWS, int THREADS>
@@ -35,7 +35,7 @@ CUDA_DEVICE void fragment_b(uint32_t r[4], cuda_bf16 *tile, along_k<ROWS, THREAD
 {
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::piece_at(tile, column + part / 2 * 8 + lane % 8, k / 8 + part % 2));
+    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::vector_at(tile, column + part / 2 * 8 + lane % 8, k / 8 + part % 2));
 }
 
 template <int COLUMNS, int THREADS>
@@ -44,7 +44,7 @@ CUDA_DEVICE void fragment_b(uint32_t r[4], cuda_bf16 *tile, across_k<COLUMNS, TH
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
     cuda_load_matrix_x4_trans(
-        r, across_k<COLUMNS, THREADS>::piece_at(tile, k + part % 2 * 8 + lane % 8, column / 8 + part / 2));
+        r, across_k<COLUMNS, THREADS>::vector_at(tile, k + part % 2 * 8 + lane % 8, column / 8 + part / 2));
 }
 
 /* A block of 256 threads: 2 x 4 warps, each with `WM` x `WN` of the tile. */

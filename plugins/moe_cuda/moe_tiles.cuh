@@ -111,20 +111,20 @@ CUDA_DEVICE int64_t row_of_c(const moe_product_t &p, int64_t row)
 
 enum { STEP = 64 }; /* elements of K in one stage */
 
-/* Rows of `STEP` elements that lie one behind the other along K; 16-byte pieces are permuted within 128 bytes so that
- * eight rows of a piece lie in different banks. */
+/* Rows of `STEP` elements that lie one behind the other along K; 16-byte vectors are permuted within 128 bytes so that
+ * eight rows of a vector lie in different banks. */
 template <int ROWS, int THREADS> struct along_k {
     static const int elements = ROWS * STEP;
 
-    CUDA_DEVICE static cuda_bf16 *piece_at(cuda_bf16 *tile, int row, int piece)
+    CUDA_DEVICE static cuda_bf16 *vector_at(cuda_bf16 *tile, int row, int vector)
     {
-        return tile + row * STEP + (piece ^ (row & 7)) * 8;
+        return tile + row * STEP + (vector ^ (row & 7)) * 8;
     }
 
     /* from: element [0][0] of the tile. Rows from `rows` on and elements from `inner` on are 0. */
     CUDA_DEVICE static void load_tile(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int rows, int inner)
     {
-        const int piece = (int)threadIdx.x % 8, left = (inner - piece * 8) * 2;
+        const int vector = (int)threadIdx.x % 8, left = (inner - vector * 8) * 2;
         const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
 
 #pragma unroll
@@ -132,7 +132,7 @@ template <int ROWS, int THREADS> struct along_k {
             const int row = (int)threadIdx.x / 8 + i * (THREADS / 8);
             const bool there = row < rows && bytes > 0;
 
-            cuda_copy_async(piece_at(tile, row, piece), there ? from + row * stride + piece * 8 : from,
+            cuda_copy_async(vector_at(tile, row, vector), there ? from + row * stride + vector * 8 : from,
                             there ? bytes : 0);
         }
     }
@@ -141,26 +141,27 @@ template <int ROWS, int THREADS> struct along_k {
 /* `STEP` rows along K of COLUMNS elements each; BLOCKS: 64 columns of all rows lie one behind the other, then the next
    64. */
 template <int COLUMNS, int THREADS, bool BLOCKS = false> struct across_k {
-    static const int elements = COLUMNS * STEP, pieces = COLUMNS / 8;
+    static const int elements = COLUMNS * STEP, vectors = COLUMNS / 8;
 
-    CUDA_DEVICE static cuda_bf16 *piece_at(cuda_bf16 *tile, int k, int piece)
+    CUDA_DEVICE static cuda_bf16 *vector_at(cuda_bf16 *tile, int k, int vector)
     {
         if (BLOCKS)
-            return tile + (piece / 8 * STEP + k) * 64 + (piece % 8 ^ (k & 7)) * 8;
-        return tile + k * COLUMNS + (piece ^ (k & 7)) * 8;
+            return tile + (vector / 8 * STEP + k) * 64 + (vector % 8 ^ (k & 7)) * 8;
+        return tile + k * COLUMNS + (vector ^ (k & 7)) * 8;
     }
 
     CUDA_DEVICE static void load_tile(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int columns, int inner)
     {
-        const int piece = (int)threadIdx.x % pieces, left = (columns - piece * 8) * 2;
+        const int vector = (int)threadIdx.x % vectors, left = (columns - vector * 8) * 2;
         const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
 
 #pragma unroll
-        for (int i = 0; i < STEP * pieces / THREADS; i++) {
-            const int k = (int)threadIdx.x / pieces + i * (THREADS / pieces);
+        for (int i = 0; i < STEP * vectors / THREADS; i++) {
+            const int k = (int)threadIdx.x / vectors + i * (THREADS / vectors);
             const bool there = k < inner && bytes > 0;
 
-            cuda_copy_async(piece_at(tile, k, piece), there ? from + k * stride + piece * 8 : from, there ? bytes : 0);
+            cuda_copy_async(vector_at(tile, k, vector), there ? from + k * stride + vector * 8 : from,
+                            there ? bytes : 0);
         }
     }
 };

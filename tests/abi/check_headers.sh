@@ -20,9 +20,9 @@ compile() { # HEADER COMPILER OPTIONS...
     fi
 }
 
-for path in "$headers"/*.h; do
+for path in "$headers"/*.h "$headers"/draft/*.h; do
     [ -f "$path" ] || continue
-    header=dualpipe/$(basename "$path")
+    header=dualpipe/${path#"$headers"/}
     seen=$((seen + 1))
     for suffix in c cc; do
         printf '#include <%s>\n#include <%s>\nint dp_test_nothing;\n' "$header" "$header" >"$work/one.$suffix"
@@ -34,7 +34,7 @@ for path in "$headers"/*.h; do
         source=$work/one.cc
         compile "$header" "$CXX" -std=c++11
     fi
-    if ! grep -q "%D%/$(basename "$path")\\>" "$headers/Makefile.inc"; then
+    if ! grep -q "%D%/${path#"$headers"/}\\>" "$headers/Makefile.inc"; then
         echo "$header is not in include/dualpipe/Makefile.inc: it would not be installed"
         failures=$((failures + 1))
     fi

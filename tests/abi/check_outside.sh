@@ -50,7 +50,7 @@ done
 
 # ---- templates ----
 
-kinds="attention comm device ep moe profiler"
+kinds="attention comm device moe profiler"
 for kind in $kinds; do
     cp -R "$doc/examples/plugin_template/$kind" "$work/$kind"
     quietly "$kind: make" make -C "$work/$kind" CC="$CC" CFLAGS="$flags" || continue

@@ -8,7 +8,6 @@
  *                                                                        minor allows */
 #include <dualpipe/attention.h>
 #include <dualpipe/checkpoint.h>
-#include <dualpipe/ep.h>
 #include <dualpipe/moe.h>
 #include <dualpipe/overlap.h>
 #include <dualpipe/profiler.h>
@@ -294,50 +293,6 @@ static const struct pin {
     MEMBER(dp_moe_vt_t, route_backward_weight),
     MEMBER(dp_moe_vt_t, experts_recompute),
     MEMBER(dp_moe_vt_t, about),
-    TYPE(dp_ep_config_t),
-    MEMBER(dp_ep_config_t, struct_size),
-    MEMBER(dp_ep_config_t, dtype),
-    MEMBER(dp_ep_config_t, tokens),
-    MEMBER(dp_ep_config_t, hidden),
-    MEMBER(dp_ep_config_t, experts),
-    MEMBER(dp_ep_config_t, top_k),
-    MEMBER(dp_ep_config_t, ask),
-    MEMBER(dp_ep_config_t, capacity),
-    MEMBER(dp_ep_config_t, device_vt),
-    MEMBER(dp_ep_config_t, device),
-    MEMBER(dp_ep_config_t, comm_vt),
-    MEMBER(dp_ep_config_t, comm),
-    MEMBER(dp_ep_config_t, comm_rank),
-    MEMBER(dp_ep_config_t, comm_size),
-    MEMBER(dp_ep_config_t, exchange_id),
-    TYPE(dp_ep_sizes_t),
-    MEMBER(dp_ep_sizes_t, struct_size),
-    MEMBER(dp_ep_sizes_t, rows),
-    MEMBER(dp_ep_sizes_t, saved_bytes),
-    MEMBER(dp_ep_sizes_t, scratch_bytes),
-    TYPE(dp_ep_io_t),
-    MEMBER(dp_ep_io_t, struct_size),
-    MEMBER(dp_ep_io_t, tokens),
-    MEMBER(dp_ep_io_t, saved),
-    MEMBER(dp_ep_io_t, scratch),
-    MEMBER(dp_ep_io_t, experts),
-    MEMBER(dp_ep_io_t, rows),
-    MEMBER(dp_ep_io_t, rows_out),
-    MEMBER(dp_ep_io_t, weights),
-    MEMBER(dp_ep_io_t, weights_out),
-    MEMBER(dp_ep_io_t, dweights),
-    MEMBER(dp_ep_io_t, dweights_out),
-    MEMBER(dp_ep_io_t, counts_out),
-    TYPE(dp_ep_vt_t),
-    MEMBER(dp_ep_vt_t, struct_size),
-    MEMBER(dp_ep_vt_t, caps),
-    MEMBER(dp_ep_vt_t, open),
-    MEMBER(dp_ep_vt_t, close),
-    MEMBER(dp_ep_vt_t, sizes),
-    MEMBER(dp_ep_vt_t, dispatch),
-    MEMBER(dp_ep_vt_t, combine),
-    MEMBER(dp_ep_vt_t, combine_backward),
-    MEMBER(dp_ep_vt_t, dispatch_backward),
     TYPE(dp_activity_t),
     MEMBER(dp_activity_t, start_ns),
     MEMBER(dp_activity_t, end_ns),
@@ -557,7 +512,6 @@ START_TEST(numbers_that_plugins_are_compiled_with)
     ck_assert_str_eq(DP_IFACE_COMM, "dp.comm/1");
     ck_assert_str_eq(DP_IFACE_ATTENTION, "dp.attention/1");
     ck_assert_str_eq(DP_IFACE_MOE, "dp.moe/1");
-    ck_assert_str_eq(DP_IFACE_EP, "dp.ep/1");
     ck_assert_str_eq(DP_IFACE_PROFILER, "dp.profiler/1");
 }
 END_TEST

@@ -61,7 +61,7 @@ expect 1 check "$DP_TEST_MOCKS/mock_ender.so"
 require err 'ends the process'
 if [ -f "$DUALPIPE_PLUGIN_PATH/dp_ep_exchange.so" ]; then
     expect 0 list
-    require out '^ep_exchange .*dp.ep/1'
+    require out '^ep_exchange .*dp.ep.draft/1'
     expect 0 check ep_exchange rows_go_where_they_belong --mode threads
     require out '^passed  rows_go_where_they_belong, 4 threads'
 fi

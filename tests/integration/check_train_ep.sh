@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_train_ep.sh: training with rows of experts carried by a plugin of dp.ep/1 gives the bits of training without one,
+# check_train_ep.sh: training with rows of experts carried by a plugin of dp.ep.draft/1 gives the bits of training without one,
 # and what a serial run gives; who cannot take such a plugin says so.
 set -u
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
@@ -54,7 +54,7 @@ expect 11 err 'dp_ep_nothing_like_it.so' 'a plugin that is not there'
 threads 2 --ep 2 --steps 1 --sample 0 --ep-plugin moe_cpu
 expect 11 err 'ep_moe_cpu' 'the name of another kind'
 threads 2 --ep 2 --steps 1 --sample 0 --ep-plugin "$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so"
-expect 11 err 'dp.ep/1' 'a plugin of another kind'
+expect 11 err 'dp.ep.draft/1' 'a plugin of another kind'
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so
 export MOCK_REAL
 threads 2 --ep 2 --steps 1 --sample 0 --moe "$DP_TEST_MOCKS/mock_moe_plain.so" --ep-plugin exchange

@@ -30,11 +30,6 @@ s/\.scratch_bytes = ep->scratch\.bytes/& - 64 * (size_t)fault("scratch_is_too_sm
 s/: io->rows == NULL /: io->rows == NULL \&\& !fault("rows_may_be_null") /
 # open and close
 s/\.exchange_id = config->exchange_id/.exchange_id = fault("exchange_ids_of_its_own") ? 0 : config->exchange_id/
-/^static dp_status_t check_ep_config/,/^}/s/DP_TAKE(.*);/fault("demands_its_own_sizeof") \&\& c->struct_size != sizeof(*c) ? DP_ERR_INVALID : &/
-/^static dp_status_t check_ep_config/,/^}/s/if ((c->ask \& ~/if (!fault("wishes_may_be_anything") \&\& (c->ask \& ~/
-/^static dp_status_t check_ep_config/,/^}/s/if (c->ask != 0)/if (c->ask != 0 \&\& !fault("wishes_are_ignored"))/
 /^static dp_status_t ep_open/,/^}/s/if (ep == NULL)/if (ep == NULL \&\& !fault("memory_is_always_there"))/
 /^static void ep_close/,/^}/s/if (ep != NULL)/if (ep != NULL \&\& !fault("close_keeps_memory"))/
-/^static dp_status_t check_io/,/^}/s/DP_EP_IO_MIN/fault("short_io_is_taken") ? 0 : DP_EP_IO_MIN/
-/^static dp_status_t ep_sizes/,/^}/s/dp_sized_put(sizes_out, &sizes);/{ if (fault("sizes_writes_its_own_length")) memcpy(sizes_out, \&sizes, sizeof(sizes)); else & }/
 s/^static dp_status_t find_mark/_Alignas(64) static char kept[8][1 << 16];\n&/

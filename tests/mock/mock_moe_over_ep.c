@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_over_ep.c: moe_cpu whose rows a plugin of dp.ep/1 carries whoever opens it. MOCK_REAL:
+ * mock_moe_over_ep.c: moe_cpu whose rows a plugin of dp.ep.draft/1 carries whoever opens it. MOCK_REAL:
  * the file of moe_cpu, MOCK_EP: that of the plugin. */
+#include <dualpipe/draft/ep.h>
 #include <dualpipe/moe.h>
 
 #include <dlfcn.h>
@@ -44,6 +45,6 @@ DP_PLUGIN_DEFINE(mock_moe_over_ep) = {
     DP_PLUGIN_HEAD,
     .name = "mock_moe_over_ep",
     .version = "0.1",
-    .summary = "moe_cpu over a plugin of dp.ep/1",
+    .summary = "moe_cpu over a plugin of dp.ep.draft/1",
     .get_interface = get_interface,
 };

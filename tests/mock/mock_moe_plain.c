@@ -43,6 +43,6 @@ DP_PLUGIN_DEFINE(mock_moe_plain) = {
     DP_PLUGIN_HEAD,
     .name = "mock_moe_plain",
     .version = "0.1",
-    .summary = "moe_cpu without replicas and dp.ep/1",
+    .summary = "moe_cpu without replicas and dp.ep.draft/1",
     .get_interface = get_interface,
 };

@@ -5,6 +5,7 @@
 #include <dualpipe/attention.h>
 #include <dualpipe/comm.h>
 #include <dualpipe/device.h>
+#include <dualpipe/draft/ep.h>
 #include <dualpipe/moe.h>
 #include <dualpipe/profiler.h>
 #include <stdio.h>
