@@ -680,7 +680,7 @@ static void calls_are_enqueued(conform_t *t)
 
 /* ---- what is refused ---- */
 
-/* A call that is refused at once, or on the stream; what it came to. */
+/* A call that is refused at once, or on the stream. */
 static dp_status_t outcome(batch_t *b, int call)
 {
     const dp_ep_io_t io = io_of(b, call);
@@ -746,7 +746,7 @@ static void more_rows_than_the_capacity_are_an_overflow(conform_t *t)
     if (status == DP_OK && !is_right(&b, DISPATCH))
         return;
     if (status < 0) {
-        EXPECT(t, conform_last_error()[0] != '\0', "DP_ERR_OVERFLOW said nothing");
+        EXPECT(t, conform_last_error()[0] != '\0', "DP_ERR_OVERFLOW without a message");
         conform_abort(t, DP_ERR_OVERFLOW, "too many rows"); /* as the engine does */
     }
     close_all(&b);
@@ -863,7 +863,7 @@ static void memory_that_runs_out_leaves_nothing(conform_t *t)
         }
         EXPECT(t, status == DP_ERR_NOMEM, "open returned %s when allocation %d failed, it has to be DP_ERR_NOMEM",
                dp_status_name(status), nth);
-        EXPECT(t, conform_last_error()[0] != '\0', "open without memory said nothing");
+        EXPECT(t, conform_last_error()[0] != '\0', "open without memory gave no message");
         EXPECT(t, conform_held(t).blocks == held, "open failed and kept %d blocks of the host's memory",
                (int)(conform_held(t).blocks - held));
     }
@@ -908,7 +908,7 @@ static const conform_case_t cases[] = {
         calls_and_weights_may_be_left_out, 2,
         "A micro-batch may end after any call and leave others out; weights and their gradients are optional, "
         "and dispatch may have weights.")},
-    {CONFORM_CASE(instances_do_not_meet, 2, "Two instances on one comm, with exchange ids of their own, keep apart.")},
+    {CONFORM_CASE(instances_do_not_meet, 2, "Two instances on one comm, with their own exchange ids, keep apart.")},
     {CONFORM_CASE(
         calls_are_enqueued, 0,
         "All calls but dispatch return while their stream is held, and read rows when the stream gets there.")},

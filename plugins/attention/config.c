@@ -70,7 +70,7 @@ static dp_status_t check_latent(const dp_host_t *host, const char *plugin, unsig
                        INT_MAX);
     if (c->kv_heads != 0)
         return DP_FAIL(host, DP_ERR_INVALID,
-                       "%s: kv_heads is %u with kv_rank = %u: leave it 0, each head has keys and values of its own",
+                       "%s: kv_heads is %u with kv_rank = %u: leave it 0, each head has its own keys and values",
                        plugin, c->kv_heads, c->kv_rank);
     if (c->rope_dim == 0 || c->rope_dim % 2 != 0 || c->rope_dim >= c->head_dim)
         return DP_FAIL(host, DP_ERR_INVALID,

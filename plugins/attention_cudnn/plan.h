@@ -17,7 +17,7 @@ typedef struct attn_sdpa_plan {
 /** What a search came across; for messages and tests. */
 typedef struct attn_sdpa_search {
     int candidates;  /* configurations that cuDNN proposed */
-    int passed_over; /* of them, those whose sums come in an order of their own */
+    int passed_over; /* of them, those whose sums come in any order */
     char last[512];  /* what the last one that could not be made into a plan said */
 } attn_sdpa_search_t;
 

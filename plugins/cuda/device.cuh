@@ -283,8 +283,8 @@ template <bool TA, bool TB> CUDA_DEVICE void cuda_warpgroup_mma_bf16(float (&c)[
 
 #endif
 
-/** Where an operand of cuda_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte pieces are permuted by the
- *  row's number modulo 8 (piece ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64
+/** Where an operand of cuda_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte vectors are permuted by the
+ *  row's number modulo 8 (vector ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64
  *  elements of K, and the next 8 rows of the matrix are 1024 bytes on; the element of K that products begin with is an
  *  offset of 2 bytes each to `start`. Across K a row holds 64 elements of one K, the next 8 of K are 1024 bytes on, the
  *  next 64 elements `blocks` bytes. */

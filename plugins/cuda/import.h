@@ -20,7 +20,7 @@ typedef struct cuda_symbol {
 } cuda_symbol_t;
 
 /** Opens the library and finds all of its symbols. DP_ERR_UNSUPPORTED says what was tried, or which symbol is missing.
- *  The library stays open: it keeps threads and exit handlers of its own. */
+ *  The library stays open: it keeps its own threads and exit handlers. */
 dp_status_t cuda_import(const dp_host_t *host, const cuda_source_t *source, const cuda_symbol_t *symbols,
                         size_t nsymbols);
 

@@ -90,7 +90,7 @@ static dp_status_t wait_here(void *arg)
         cpu_device_wait(w->waiter->device, w->signal, w->target, -1, "a stream waits for an event of another stream");
 
     if (status == DP_ERR_TIMEOUT && host->aborted(host) == DP_OK)
-        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither gets on", cpu_stream_name(w->waiter),
+        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither makes progress", cpu_stream_name(w->waiter),
                        cpu_stream_name(w->stream));
     if (status < 0 || !is_tainted(w->stream, w->position))
         return status;

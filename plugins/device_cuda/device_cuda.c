@@ -60,7 +60,7 @@ static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *co
 }
 
 /* Ranks of this process that are threads share the hardware queues of a device. Streams of a queue run in the order of
- * enqueueing: two ranks that wait for each other in one queue wait for ever. Processes have queues of their own. */
+ * enqueueing: two ranks that wait for each other in one queue wait for ever. Each process has its own queues. */
 static dp_status_t count_in(dp_device_t *device)
 {
     const int ranks = __atomic_add_fetch(&ranks_here[device->number % DEVICES_MAX], 1, __ATOMIC_ACQ_REL);

@@ -45,7 +45,7 @@ static dp_status_t make_green(dp_device_t *device, CUdevResource *parts, unsigne
     return DP_OK;
 }
 
-/* One rank: as many groups as compute wants in one piece, the remainder for communication. */
+/* One rank: as many groups as compute wants in one block, the remainder for communication. */
 static dp_status_t split_alone(dp_device_t *device, CUdevResource *all, uint32_t comm)
 {
     const dp_host_t *host = device->host;

@@ -153,7 +153,7 @@ void cuda_stream_entered(dp_stream_t *s)
 
 /* ---- waiting ---- */
 
-/* A number that grows as long as any stream gets on. */
+/* A number that grows as long as any stream makes progress. */
 static uint64_t count_progress(dp_device_t *device)
 {
     uint64_t sum = cuda_stamps_delivered(device);
@@ -206,7 +206,7 @@ static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns, bool *left_out)
         }
         if (now - since >= limit)
             return timeout_ns < 0
-                       ? DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s does not get on, nor does any other of its device",
+                       ? DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s makes no progress, nor does any other of its device",
                                  cuda_lane_name(s->lane))
                        : DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s is not done after %.3g s", cuda_lane_name(s->lane),
                                  (double)timeout_ns * 1e-9);

@@ -2,11 +2,11 @@
  * SPDX-License-Identifier: MIT
  * ep_exchange.c: dp.ep.draft/1 over the exchanges of any dp.comm/1, by host code on host memory. A call packs rows, exchanges
  * them and lays them where they belong, all on the stream that it is given; the only state an instance changes is the
- * number of its next exchange. What travels is said in plugins/moe/dims.h. */
+ * number of its next exchange. What is sent stands in plugins/moe/dims.h. */
 #include <dualpipe/draft/ep.h>
 
 #include "plugins/common/check.h"
-#include "plugins/moe/travel.h"
+#include "plugins/moe/dispatch.h"
 
 #define PLUGIN "ep_exchange"
 
@@ -29,7 +29,7 @@ struct dp_ep {
     dp_dtype_t dtype;
     struct {
         size_t mark, cells; /* of its dispatch; [L,R] */
-        moe_travel_layout_t travel;
+        moe_dispatch_layout_t dispatch;
         size_t bytes;
     } saved;
     struct {
@@ -69,7 +69,7 @@ typedef struct task {
     int32_t room;
 } task_t;
 
-_Static_assert(sizeof(task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
+_Static_assert(sizeof(task_t) <= DP_LAUNCH_ARG_MAX, "a task is the argument of launch()");
 
 static const char *const names[] = {[MOE_DISPATCH] = "dispatch",
                                     [MOE_COMBINE] = "combine",
@@ -81,10 +81,10 @@ static int32_t *ints_at(char *block, size_t offset)
     return (int32_t *)(void *)(block + offset);
 }
 
-static moe_travel_t travel_of(const task_t *t)
+static moe_dispatch_t dispatch_of(const task_t *t)
 {
     const dp_ep_t *ep = t->ep;
-    moe_travel_t v = {
+    moe_dispatch_t v = {
         .host = ep->host,
         .plugin = PLUGIN,
         .n = &t->n,
@@ -98,7 +98,7 @@ static moe_travel_t travel_of(const task_t *t)
         .room = t->room,
     };
 
-    moe_travel_find(&v, t->saved, &ep->saved.travel);
+    moe_dispatch_find(&v, t->saved, &ep->saved.dispatch);
     return v;
 }
 
@@ -147,7 +147,7 @@ static dp_status_t count_choices(const task_t *t, int32_t *counts)
     return DP_OK;
 }
 
-static dp_status_t check_room(const task_t *t, const moe_travel_t *v)
+static dp_status_t check_room(const task_t *t, const moe_dispatch_t *v)
 {
     for (int32_t p = 0; p < t->n.ranks; p++)
         if (v->out_heads[p] > t->n.pair_rows)
@@ -162,7 +162,7 @@ static dp_status_t check_room(const task_t *t, const moe_travel_t *v)
 static dp_status_t pack_out(void *arg)
 {
     const task_t *t = arg;
-    const moe_travel_t v = travel_of(t);
+    const moe_dispatch_t v = dispatch_of(t);
     int32_t *counts = ints_at(t->scratch, t->ep->scratch.counts);
     dp_status_t status;
 
@@ -171,24 +171,24 @@ static dp_status_t pack_out(void *arg)
     } else {
         status = count_choices(t, counts);
         if (status >= 0) {
-            moe_travel_place(&v, counts);
+            moe_dispatch_place(&v, counts);
             status = check_room(t, &v);
         }
     }
     if (status >= 0)
-        moe_travel_pack(&v, t->rows, t->weights, t->call, ints_at(t->scratch, t->ep->scratch.ranks));
+        moe_dispatch_pack(&v, t->rows, t->weights, t->call, ints_at(t->scratch, t->ep->scratch.ranks));
     return status;
 }
 
 static dp_status_t take_out(void *arg)
 {
     const task_t *t = arg;
-    const moe_travel_t v = travel_of(t);
-    dp_status_t status = moe_travel_take_out(&v, t->call);
+    const moe_dispatch_t v = dispatch_of(t);
+    dp_status_t status = moe_dispatch_take_out(&v, t->call);
 
     if (status < 0)
         return status;
-    moe_travel_fan_out(&v, ints_at(t->scratch, t->ep->scratch.ranks), t->rows_out, t->weights_out);
+    moe_dispatch_fan_out(&v, ints_at(t->scratch, t->ep->scratch.ranks), t->rows_out, t->weights_out);
     if (t->call == MOE_DISPATCH) {
         *mark_of(t) = (mark_t){.magic = MAGIC, .ep = t->ep, .tokens = t->n.tokens, .call = t->call};
         memcpy(t->counts_out, v.cells, (size_t)t->n.local * (size_t)t->n.ranks * sizeof(*v.cells));
@@ -201,7 +201,7 @@ static dp_status_t pack_back(void *arg)
 {
     const task_t *t = arg;
     const moe_dims_t *n = &t->n;
-    const moe_travel_t v = travel_of(t);
+    const moe_dispatch_t v = dispatch_of(t);
     const int32_t *cell = v.cells;
     const char *row = t->rows;
     int32_t *done = ints_at(t->scratch, t->ep->scratch.ranks);
@@ -210,12 +210,12 @@ static dp_status_t pack_back(void *arg)
 
     if (status < 0)
         return status;
-    moe_travel_begin_back(&v, t->call);
+    moe_dispatch_begin_back(&v, t->call);
     memset(done, 0, (size_t)n->ranks * sizeof(*done));
     for (int32_t e = 0; e < n->local; e++)
         for (int32_t p = 0; p < n->ranks; p++, cell++) {
             char *rows;
-            moe_head_t *heads = moe_travel_back(&v, p, &rows);
+            moe_head_t *heads = moe_dispatch_back(&v, p, &rows);
 
             for (int32_t i = 0; i < *cell; i++, done[p]++, at++, row += v.data_bytes) {
                 char *to = moe_row_at(rows, n, (size_t)done[p]);
@@ -231,14 +231,14 @@ static dp_status_t pack_back(void *arg)
 static dp_status_t take_back(void *arg)
 {
     const task_t *t = arg;
-    const moe_travel_t v = travel_of(t);
+    const moe_dispatch_t v = dispatch_of(t);
     const size_t all = (size_t)t->n.tokens * (size_t)t->n.top_k;
     char *to = t->rows_out;
     double weight;
-    dp_status_t status = moe_travel_take_back(&v, t->call);
+    dp_status_t status = moe_dispatch_take_back(&v, t->call);
 
     for (size_t at = 0; status >= 0 && at < all; at++, to += v.data_bytes) {
-        memcpy(to, moe_travel_returned(&v, at, &weight), v.data_bytes);
+        memcpy(to, moe_dispatch_returned(&v, at, &weight), v.data_bytes);
         if (t->dweights_out != NULL)
             t->dweights_out[at] = weight;
     }
@@ -281,7 +281,7 @@ static dp_status_t launch_task(const dp_ep_t *ep, dp_launch_fn kernel, const tas
 static dp_status_t exchange_rows(dp_ep_t *ep, const dp_ep_io_t *io, uint32_t call, dp_stream_t *s)
 {
     const bool out = call == MOE_DISPATCH || call == MOE_COMBINE_BACKWARD;
-    const moe_travel_layout_t *l = &ep->saved.travel;
+    const moe_dispatch_layout_t *l = &ep->saved.dispatch;
     moe_link_t *link = out ? &ep->out : &ep->back;
     task_t t = {.ep = ep, .n = ep->n, .call = call};
     const void *came;
@@ -360,7 +360,7 @@ static dp_status_t lay_out_ep(dp_ep_t *ep)
 
     ep->saved.mark = layout_take(&saved, 1, sizeof(mark_t), 1);
     ep->saved.cells = layout_take(&saved, (size_t)n->local, (size_t)n->ranks, sizeof(int32_t));
-    moe_travel_lay_out(&saved, n, &ep->saved.travel);
+    moe_dispatch_lay_out(&saved, n, &ep->saved.dispatch);
     ep->saved.bytes = saved.bytes;
     ep->scratch.rows = layout_take(&scratch, (size_t)n->sent_rows, (size_t)n->row_bytes, 1);
     ep->scratch.counts = layout_take(&scratch, (size_t)n->replicas, 1, sizeof(int32_t));
@@ -378,8 +378,8 @@ static void ep_close(dp_ep_t *ep)
         ep->host->release(ep->host, ep);
 }
 
-/* As far as they travel, rows are those of a MoE block with experts of any width. */
-static dp_status_t open_travel(dp_ep_t *ep, const dp_ep_config_t *config)
+/* To be sent, rows are those of a MoE block with experts of any width. */
+static dp_status_t open_dispatch(dp_ep_t *ep, const dp_ep_config_t *config)
 {
     const dp_block_shape_t shape = {.struct_size = sizeof(shape),
                                     .dtype = config->dtype,
@@ -417,7 +417,7 @@ static dp_status_t ep_open(const dp_host_t *host, const dp_ep_config_t *config, 
     if (ep == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, PLUGIN ": no memory for an instance");
     *ep = (dp_ep_t){.host = host, .dtype = config->dtype, .device_vt = config->device_vt, .comm_vt = config->comm_vt};
-    status = open_travel(ep, config);
+    status = open_dispatch(ep, config);
     if (status < 0) {
         ep_close(ep);
         return status;

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * dims.h: the sizes of a MoE block, and what travels between two ranks; read by C and CUDA.
+ * dims.h: the sizes of a MoE block, and what two ranks send each other; read by C and CUDA.
  *
  * Letters: T tokens, d hidden, E experts, k of them chosen per token, f their width, S width of the shared experts
  * together, R ranks, P replicas (the experts themselves where they are not replicated), L = P/R of them ours, C most
@@ -29,7 +29,7 @@ typedef struct moe_dims {
     int32_t groups, limit, group_experts, group_top;
     int32_t normalize;
     int32_t vectors; /* 1: rows of d and of f elements are multiples of 16 bytes */
-    int32_t stride;  /* elements from one travelling row to the next */
+    int32_t stride;  /* elements from one sent row to the next */
     int64_t row_bytes;
     double scale, norm_eps;
     double aux_alpha;
@@ -45,7 +45,7 @@ typedef struct moe_list {
 typedef struct moe_head {
     int32_t expert; /* out: the replica's number at the receiver. back: 0 */
     int32_t row;    /* which of the rows behind the list */
-    /* Of the choice on its way to the expert (moe_cpu: the bytes of its own type), its gradient on the way back of a
+    /* Of the choice on its way to the expert (moe_cpu: the bytes of that type), its gradient on the way back of a
        backward; else 0. */
     double weight;
 } moe_head_t;

@@ -136,9 +136,9 @@ static bool add_sizes(int64_t a, int64_t b, int32_t *out)
     return multiply_sizes(a + b, 1, out);
 }
 
-/* What travels: see dims.h. Lists of heads that overflow a capacity are written all the same, so room for those that we
+/* What is sent: see dims.h. Lists of heads that overflow a capacity are written all the same, so room for those that we
  * send does not depend on it. */
-static bool count_travelling(moe_dims_t *n)
+static bool count_sent(moe_dims_t *n)
 {
     const int64_t chosen = (int64_t)n->tokens * n->top_k, heads = chosen > n->rows ? chosen : n->rows;
     const int64_t lists = 2 * (int64_t)n->ranks + heads * (int64_t)sizeof(moe_head_t) / n->row_bytes;
@@ -161,7 +161,7 @@ static bool count_rows(const dp_moe_config_t *c, double capacity, moe_dims_t *n)
     if (!multiply_sizes(n->pair_rows, n->ranks, &all))
         return false;
     n->rows = rows_for(capacity, sent, all);
-    return count_travelling(n);
+    return count_sent(n);
 }
 
 /* Every index of a kernel and every dimension given to BLAS is checked here, none later. */

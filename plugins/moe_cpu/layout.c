@@ -20,7 +20,7 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, const dp
     if (ep != NULL)
         l->saved.ep = layout_take(&c.saved, ep->saved_bytes, 1, 1);
     else
-        moe_travel_lay_out(&c.saved, n, &l->saved.travel);
+        moe_dispatch_lay_out(&c.saved, n, &l->saved.dispatch);
     l->saved.cells = layout_keep(&c, always, n->local, n->ranks, sizeof(int32_t));
     l->saved.dnorm = layout_keep(&c, later, n->hidden, 1, element);
     l->saved.shared_gate = layout_keep(&c, products, n->tokens, n->shared, element);

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
+_Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task is the argument of launch()");
 /* 32 bits count the elements of every matrix that BLAS is given. */
 static const moe_rules_t rules = {.plugin = "moe_cpu",
                                   .row_alignment = 16,
@@ -85,14 +85,14 @@ static dp_status_t exchange_rows(dp_moe_t *moe, moe_link_t *link, moe_task_t *t,
 /* From the tokens' owners to the experts. */
 static dp_status_t exchange_out(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
 {
-    const moe_travel_layout_t *l = &moe->layout.saved.travel;
+    const moe_dispatch_layout_t *l = &moe->layout.saved.dispatch;
 
     return exchange_rows(moe, &moe->out, t, l->out_offsets, l->out_counts, kernel, s);
 }
 
 static dp_status_t exchange_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
 {
-    const moe_travel_layout_t *l = &moe->layout.saved.travel;
+    const moe_dispatch_layout_t *l = &moe->layout.saved.dispatch;
 
     return exchange_rows(moe, &moe->back, t, l->back_offsets, l->back_counts, kernel, s);
 }

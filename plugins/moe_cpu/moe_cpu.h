@@ -5,7 +5,7 @@
 #ifndef MOE_CPU_H
 #define MOE_CPU_H
 
-#include "plugins/moe/travel.h"
+#include "plugins/moe/dispatch.h"
 
 #include <dualpipe/draft/ep.h>
 
@@ -17,7 +17,7 @@ typedef struct moe_layout {
         size_t weights, chosen;     /* [T,k] each */
         size_t replica;             /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
         size_t cells;               /* [L,R] rows for each expert from each rank */
-        moe_travel_layout_t travel; /* without dp.ep.draft/1 */
+        moe_dispatch_layout_t dispatch; /* without dp.ep.draft/1 */
         size_t ep;                  /* what its backend keeps */
         size_t x, dy;               /* [N,d] a received row for each head, ordered by (expert, rank) */
         size_t gate, up, act;       /* [N,f] gate and up become their gradients; act: weighted input of w_down */
@@ -27,7 +27,7 @@ typedef struct moe_layout {
         size_t bytes, backward_buffer_bytes;
     } saved;
     struct {
-        /* Travelling rows, on the way out and later on the way back. With dp.ep.draft/1 those that its backend is given:
+        /* sent rows, on the way out and later on the way back. With dp.ep.draft/1 those that its backend is given:
            [T,d] on the way out, [N,d] on the way back. */
         size_t rows;
         size_t returned;     /* [T,k,d] what it brings back */
@@ -66,7 +66,7 @@ typedef struct moe_task {
     moe_dims_t n; /* of this micro-batch; memory is laid out by those of the longest */
 } moe_task_t;
 
-/* One entry per piece of work on a stream; names as in moe.h, take_x: what comes after x's exchange. */
+/* One entry per work on a stream; names as in moe.h, take_x: what comes after x's exchange. */
 typedef struct moe_kernels {
     dp_launch_fn route, take_dispatch, experts, take_combine;
     dp_launch_fn combine_backward, take_combine_backward, experts_backward_input, experts_backward_weight;
@@ -81,7 +81,7 @@ struct dp_moe {
     const dp_device_vt_t *device_vt;
     const dp_comm_vt_t *comm_vt;
     moe_link_t out, back;    /* tokens' owner to expert, and back */
-    const dp_ep_vt_t *ep_vt; /* NULL: rows travel over the two links */
+    const dp_ep_vt_t *ep_vt; /* NULL: the two links send the rows */
     dp_ep_t *ep;
     const moe_kernels_t *kernels;
     moe_dims_t n;

@@ -227,7 +227,7 @@ const char *moe_about(const dp_moe_t *moe)
         return moe_library_about(moe);
     if (moe->dtype != DP_BF16 || moe->products == MOE_PLAIN)
         return "products of experts: plain tiles";
-    return moe->products == MOE_WGMMA ? "products of experts: wgmma of our own" : "products of experts: mma.sync";
+    return moe->products == MOE_WGMMA ? "products of experts: our wgmma kernels" : "products of experts: mma.sync";
 }
 
 dp_status_t moe_instance_open(dp_moe_t *moe)

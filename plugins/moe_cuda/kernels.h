@@ -13,7 +13,7 @@ enum {
     MOE_TOKEN_THREADS = 128, /* of blocks with a warp per token */
     MOE_STRIP = 64,          /* tokens whose gradients of the norm's gain are summed first */
     MOE_MOST_RANKS = 1024,
-    MOE_ROW_ALIGNMENT = 128, /* bytes of a cache line: of travelling rows */
+    MOE_ROW_ALIGNMENT = 128, /* bytes of a cache line: of sent rows */
     /* Tiles of products and the shared memory of their stages: on tensor cores by rows and by cells, without. */
     MOE_ROWS_M = 128,
     MOE_ROWS_N = 256,
@@ -77,7 +77,7 @@ typedef struct moe_fault {
     X(void, dy, n->rows, n->hidden, real)
 
 #define MOE_WORK(X)                                                                                                    \
-    X(char, rows, n->sent_rows, n->row_bytes, 1) /* travelling */                                                      \
+    X(char, rows, n->sent_rows, n->row_bytes, 1) /* to be sent */                                                     \
     X(void, own, n->tokens, n->hidden, sum)      /* forward: output of the shared experts; backward: gradient of n */  \
     X(double, dweights, n->tokens, n->top_k, 8)                                                                        \
     X(void, passing_dy, n->shared > 0 ? 0 : n->tokens, n->hidden, real)
@@ -117,13 +117,13 @@ typedef struct moe_call {
     int32_t label; /* of this call's rows */
 } moe_call_t;
 
-/* Rows of an activation, of the routed experts (travelling given) or of the shared ones. */
+/* Rows of an activation, of the routed experts (sent given) or of the shared ones. */
 typedef struct moe_glu {
     void *gate, *up, *act;                  /* real [rows, width] */
     const void *weights;                    /* sum [rows]; NULL: 1 */
     const int32_t *source, *back;           /* as in moe_call_t, as the rest */
     const int32_t *first, *heads, *offsets; /* [ranks] in_first, in_heads, back_offsets; NULL: there are `rows` rows */
-    char *travelling;
+    char *sent;
     int64_t row_bytes;
     int32_t rows, ranks, width, hidden, label, vectors;
 } moe_glu_t;

@@ -281,7 +281,7 @@ static void set_operands(moe_product_t *p, const void *a, int64_t lda, const voi
     p->ldc = ldc;
 }
 
-/* The rows of the routed experts; label: of those that travel. */
+/* The rows of the routed experts; label: of those that are sent. */
 static moe_glu_t routed_glu(const work_t *w, int32_t label)
 {
     const moe_dims_t *n = &w->call.n;
@@ -294,7 +294,7 @@ static moe_glu_t routed_glu(const work_t *w, int32_t label)
                          .first = w->call.in_first,
                          .heads = w->call.in_heads,
                          .offsets = w->call.back_offsets,
-                         .travelling = w->call.rows,
+                         .sent = w->call.rows,
                          .row_bytes = n->row_bytes,
                          .rows = n->rows,
                          .ranks = n->ranks,

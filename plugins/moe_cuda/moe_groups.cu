@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_groups.cu: what products by a library need: pointers and sizes of all groups, and rows that go where they travel
+ * moe_groups.cu: what products by a library need: pointers and sizes of all groups, and rows that go where they are sent
  * from. */
 #include "moe_real.cuh"
 

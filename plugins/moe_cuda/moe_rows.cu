@@ -25,8 +25,8 @@ CUDA_DEVICE const char *arrived_row(const moe_call_t &a, int p, int heads, int r
     return (const char *)arrived_list(a, p) + (MOE_LIST_ROWS(heads, a.n.row_bytes) + (int64_t)row) * a.n.row_bytes;
 }
 
-/* Begins what travels to each rank with its list, by all threads of the grid; the heads are written by others. What is
-   behind them in the list's last row becomes 0, so that no byte travels unset. */
+/* Begins what is sent to each rank with its list, by all threads of the grid; the heads are written by others. What is
+   behind them in the list's last row becomes 0, so that no byte is sent unset. */
 CUDA_DEVICE void write_lists(char *rows, int64_t row_bytes, const int32_t *offsets, const int32_t *heads, int ranks,
                              int label)
 {
@@ -317,7 +317,7 @@ template <typename T> CUDA_DEVICE void sort_own(const moe_call_t &a)
 }
 MOE_KERNEL(sort, sort_own, moe_call_t, 256)
 
-/* One block: each rank sent what is due. After dispatch that is known on both sides. */
+/* One block: each rank sent what is expected. After dispatch that is known on both sides. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_due(const moe_call_t a)
 {
     const bool out = a.label == MOE_COMBINE_BACKWARD;
@@ -503,7 +503,7 @@ template <> CUDA_DEVICE float sigmoid<float>(float x)
 
 CUDA_DEVICE int rows_of_glu(const moe_glu_t &a)
 {
-    return a.travelling != 0 ? a.first[a.ranks - 1] + a.heads[a.ranks - 1] : a.rows;
+    return a.sent != 0 ? a.first[a.ranks - 1] + a.heads[a.ranks - 1] : a.rows;
 }
 
 /* Completes a row on its way back, but for what the product writes. */
@@ -513,12 +513,12 @@ CUDA_DEVICE void label_row(const moe_glu_t &a, int r, int64_t data_bytes, double
 
     if (p < 0)
         return;
-    moe_list_t *list = list_at(a.travelling, a.row_bytes, a.offsets[p]);
+    moe_list_t *list = list_at(a.sent, a.row_bytes, a.offsets[p]);
     const int row = a.back[r] - a.offsets[p] - MOE_LIST_ROWS(a.heads[p], a.row_bytes);
     const moe_head_t head = {0, row, weight};
 
     heads_of(list)[row] = head;
-    pad_row(a.travelling + a.back[r] * a.row_bytes, a.row_bytes, data_bytes);
+    pad_row(a.sent + a.back[r] * a.row_bytes, a.row_bytes, data_bytes);
 }
 
 /* act = weight * silu(gate) * up */
@@ -527,15 +527,15 @@ template <typename T, int W> CUDA_DEVICE void activate_rows(const moe_glu_t &a, 
     typedef moe_vector<T, W> vector;
     typedef cuda_sum_t<T> sum_t;
 
-    if (a.travelling != 0)
-        write_lists(a.travelling, a.row_bytes, a.offsets, a.heads, a.ranks, a.label);
+    if (a.sent != 0)
+        write_lists(a.sent, a.row_bytes, a.offsets, a.heads, a.ranks, a.label);
     for (int r = (int)blockIdx.x; r < rows; r += (int)gridDim.x) {
         const int64_t at = (int64_t)r * a.width;
         const vector *gate = (const vector *)((const T *)a.gate + at), *up = (const vector *)((const T *)a.up + at);
         vector *act = (vector *)((T *)a.act + at);
         const sum_t weight = a.weights != 0 ? ((const sum_t *)a.weights)[r] : 1;
 
-        if (threadIdx.x == 0 && a.travelling != 0)
+        if (threadIdx.x == 0 && a.sent != 0)
             label_row(a, r, (int64_t)a.hidden * (int64_t)sizeof(T), 0);
         for (int i = (int)threadIdx.x; i < a.width / W; i += (int)blockDim.x) {
             const vector g = gate[i], u = up[i];
@@ -571,8 +571,8 @@ template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_g
     typedef cuda_sum_t<T> sum_t;
     __shared__ moe_wide_t<T> room[32];
 
-    if (a.travelling != 0)
-        write_lists(a.travelling, a.row_bytes, a.offsets, a.heads, a.ranks, a.label);
+    if (a.sent != 0)
+        write_lists(a.sent, a.row_bytes, a.offsets, a.heads, a.ranks, a.label);
     for (int r = (int)blockIdx.x; r < rows; r += (int)gridDim.x) {
         const int64_t at = (int64_t)r * a.width;
         vector *gate = (vector *)((T *)a.gate + at), *up = (vector *)((T *)a.up + at),
@@ -597,7 +597,7 @@ template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_g
             up[i] = u;
             act[i] = d;
         }
-        if (a.travelling == 0) /* the same for the whole launch */
+        if (a.sent == 0) /* the same for the whole launch */
             continue;
         dweight = cuda_block_sum(dweight, room);
         if (threadIdx.x == 0)

@@ -8,7 +8,7 @@ static bool aligned(const void *p, size_t bytes)
     return (uintptr_t)p % bytes == 0;
 }
 
-/* Tensor cores read rows in pieces of 16 bytes and write pairs. */
+/* Tensor cores read rows in vectors of 16 bytes and write pairs. */
 static bool fits_tensor(bool sums, const moe_product_t *p)
 {
     const size_t pair = sums ? 8 : 4;

@@ -56,6 +56,6 @@ try moe mock_moe_replicas replica_of_another_microbatch rows_go_to_replicas_in_t
 try moe mock_moe_replicas placement_is_ignored replicas_share_the_rows
 try moe mock_moe_replicas groups_are_ignored groups_are_judged_by_several
 try moe mock_moe_replicas one_group_more tokens_choose_from_few_groups
-try moe mock_moe_replicas a_carrier_doubles_the_weights a_plugin_may_do_dispatch_and_combine
+try moe mock_moe_replicas a_plugin_doubles_the_weights a_plugin_may_do_dispatch_and_combine
 
 [ $failures -eq 0 ]

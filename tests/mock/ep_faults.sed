@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# Writes faults into plugins/moe/travel.c and plugins/ep_exchange/ep_exchange.c, which stand in one file, see fault.h.
+# Writes faults into plugins/moe/dispatch.c and plugins/ep_exchange/ep_exchange.c, which stand in one file, see fault.h.
 # check_ep_faults.sh says who catches each.
 1i #include "tests/mock/fault.h"
 # rows on their way
-/^void moe_travel_place/,/^}/s/v->place\[i\] = counts\[v->replica\[i\]\]++;/{ const size_t o = fault("tokens_in_reverse") ? all - 1 - i : i; v->place[o] = counts[v->replica[o]]++; }/
-/^void moe_travel_pack/,/^}/s/(const char \*)weights + at \* v->weight_bytes/(const char *)weights + (at - (fault("weights_of_the_first_choice") ? (size_t)j : 0)) * v->weight_bytes/
-/^void moe_travel_pack/,/^}/s/memcpy(&head->weight, .*;/{ & if (fault("weights_as_float") \&\& v->weight_bytes == 8) head->weight = (double)(float)head->weight; if (fault("weights_as_double") \&\& v->weight_bytes == 4) { float w; volatile double d; memcpy(\&w, \&head->weight, 4); d = w; w = (float)d; memcpy(\&head->weight, \&w, 4); } }/
-/^void moe_travel_fan_out/,/^}/s/moe_travel_row(v, p, head->row)/moe_travel_row(v, p, fault("a_row_for_each_head") ? next[p] : head->row)/
+/^void moe_dispatch_place/,/^}/s/v->place\[i\] = counts\[v->replica\[i\]\]++;/{ const size_t o = fault("tokens_in_reverse") ? all - 1 - i : i; v->place[o] = counts[v->replica[o]]++; }/
+/^void moe_dispatch_pack/,/^}/s/(const char \*)weights + at \* v->weight_bytes/(const char *)weights + (at - (fault("weights_of_the_first_choice") ? (size_t)j : 0)) * v->weight_bytes/
+/^void moe_dispatch_pack/,/^}/s/memcpy(&head->weight, .*;/{ & if (fault("weights_as_float") \&\& v->weight_bytes == 8) head->weight = (double)(float)head->weight; if (fault("weights_as_double") \&\& v->weight_bytes == 4) { float w; volatile double d; memcpy(\&w, \&head->weight, 4); d = w; w = (float)d; memcpy(\&head->weight, \&w, 4); } }/
+/^void moe_dispatch_fan_out/,/^}/s/moe_dispatch_row(v, p, head->row)/moe_dispatch_row(v, p, fault("a_row_for_each_head") ? next[p] : head->row)/
 /^static dp_status_t take_out/,/^}/s/memcpy(t->counts_out/if (fault("counts_are_by_rank")) for (int32_t c = 0; c < t->n.local * t->n.ranks; c++) t->counts_out[c % t->n.ranks * t->n.local + c \/ t->n.ranks] = v.cells[c]; else &/
 /^static dp_status_t pack_back/,/^}/s/? t->dweights\[at\]/? fault("dweights_as_float") ? (double)(float)t->dweights[at] : t->dweights[at]/
-/^static dp_status_t take_back/,/^}/s/moe_travel_returned(&v, at, /moe_travel_returned(\&v, fault("choices_in_reverse") ? all - 1 - at : at, /
+/^static dp_status_t take_back/,/^}/s/moe_dispatch_returned(&v, at, /moe_dispatch_returned(\&v, fault("choices_in_reverse") ? all - 1 - at : at, /
 /^static dp_status_t take_back/,/^}/s/if (t->dweights_out/if (fault("nan_becomes_quiet") \&\& v.data_bytes % 4 == 0) for (size_t w = 0; w < v.data_bytes; w += 4) { uint32_t u; memcpy(\&u, to + w, 4); if ((u << 1) > 0xff000000u) u |= 1u << 22; memcpy(to + w, \&u, 4); }\n        &/
 # room
 /^static dp_status_t check_room/,/^}/s/if (v->out_heads/if (fault("rows_are_dropped") \&\& v->out_heads[p] > t->n.pair_rows)\n            v->out_heads[p] = t->n.pair_rows;\n        else &/

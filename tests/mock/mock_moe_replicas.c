@@ -45,7 +45,7 @@ static dp_status_t open(const dp_host_t *host, const dp_moe_config_t *config, dp
         changed.route_groups = 0;
     if (fault("one_group_more"))
         changed.route_limit += changed.route_limit < changed.route_groups;
-    if (fault("a_carrier_doubles_the_weights") && changed.ep_vt != NULL)
+    if (fault("a_plugin_doubles_the_weights") && changed.ep_vt != NULL)
         changed.scale = 2 * (changed.scale > 0 ? changed.scale : 1);
     return real()->open(host, &changed, moe_out);
 }

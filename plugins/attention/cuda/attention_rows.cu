@@ -196,7 +196,7 @@ CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, co
             to[token + (size_t)(i / own) * width + i % own] = from[token + (size_t)(i / own) * width + i % own];
 }
 
-/* One block per token: keys of all heads out of their own parts [heads, own] and the one they have in common, which is
+/* One block per token: keys of all heads: the part of each [heads, own] and the one they have in common, which is
  * not rotated yet; tokens of `common` are `stride` elements apart. */
 template <typename T>
 CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t stride, const cuda_sum_t<T> *rope,

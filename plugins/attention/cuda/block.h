@@ -149,7 +149,7 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 /** Walks through all passes of all lengths without a stream, so that every product is prepared. */
 dp_status_t attn_rehearse(dp_attention_t *a);
 
-/** Runs all passes of all lengths on zeroed memory of its own, so that every kernel of a library is loaded before the
+/** Runs all passes of all lengths on its own zeroed memory, so that every kernel of a library is loaded before the
  *  first step. */
 dp_status_t attn_warm_up(dp_attention_t *a);
 

@@ -309,7 +309,7 @@ static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const
     return status;
 }
 
-/* ---- heads of their own ---- */
+/* ---- heads without latents ---- */
 
 static dp_status_t project_heads(const attn_pass_t *p, const dp_io_t *io, const void *n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * products.h: what moe_cuda asks of moe_cuda_cutlass.so, a module of its own: it is there where CUTLASS was, and its
+ * products.h: what moe_cuda asks of moe_cuda_cutlass.so, a separate module: it is there where CUTLASS was, and its
  * C++ stays in it. Both are of one build. */
 #ifndef MOE_CUDA_CUTLASS_PRODUCTS_H
 #define MOE_CUDA_CUTLASS_PRODUCTS_H

@@ -157,7 +157,7 @@ void exchanges_hold_the_worst_case(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* Rows that have to travel to rank `to` in dispatch: one for each token that goes there, and the
+/* Rows to be sent to rank `to` in dispatch: one for each token that goes there, and the
  * list. */
 static int64_t rows_due(const block_t *b, const int *chosen, int32_t to, size_t row_bytes)
 {
@@ -175,7 +175,7 @@ static int64_t rows_due(const block_t *b, const int *chosen, int32_t to, size_t 
     return heads > 0 ? rows + (16 + 16 * heads + (int64_t)row_bytes - 1) / (int64_t)row_bytes : 0;
 }
 
-void a_row_travels_once_to_each_rank(conform_t *t)
+void a_row_is_sent_once_to_each_rank(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_F64, 37, 12, 12, 5, 3, 0);
     block_t b = {.rank = t->rank, .ranks = t->size};
@@ -194,7 +194,7 @@ void a_row_travels_once_to_each_rank(conform_t *t)
         const int64_t due = rows_due(&b, chosen, to, conform_exchanges_config(b.comm, 0)->row_bytes);
 
         EXPECT(t, conform_exchanges_sent(b.comm, 0, to) == 2 * due,
-               "rank %d sent rank %d %lld rows in dispatch and combine_backward together: %lld are due in each", b.rank,
+               "rank %d sent rank %d %lld rows in dispatch and combine_backward together: %lld are expected in each", b.rank,
                to, (long long)conform_exchanges_sent(b.comm, 0, to), (long long)due);
     }
     if (!conform_pass_close(&p) || !conform_block_close(&b))
@@ -260,7 +260,7 @@ static bool zero_gradients(block_t *b)
     return conform_area_write(b->lab, &b->grads, b->before);
 }
 
-/* Outputs of one's own micro-batches, gradients that all ranks hold of those alone, gradients of
+/* Outputs of a rank's micro-batches, gradients that all ranks hold of those alone, gradients of
  * experts of everyone's: these not where tensor cores may add up a micro-batch of all ranks before
  * they add it to what is there. */
 static bool has_the_bits_of_one_rank(lab_t *lab, const layer_t *layer, bool forwards_first)
@@ -335,7 +335,7 @@ bool moe_fails(block_t *b, int step, dp_status_t status, const char *word)
     conform_forget_error();
     came = lab->vt->synchronize(lab->lanes[lane], -1);
     CHECK(lab->t, came == status && strstr(conform_last_error(), word) != NULL,
-          "%s came to %s, \"%s\": it has to be %s and to speak of %s", b->kind->steps[step].name, dp_status_name(came),
+          "%s returned %s, \"%s\": it has to be %s and to speak of %s", b->kind->steps[step].name, dp_status_name(came),
           conform_last_error(), dp_status_name(status), word);
     lab->broken = true;
     if (!conform_pass_close(&p) || !conform_block_close(b))
@@ -558,7 +558,7 @@ void refusals_name_the_setting(conform_t *t)
         EXPECT(t,
                came == wrongs[i].status && strstr(conform_last_error(), wrongs[i].word) != NULL &&
                    strstr(conform_last_error(), t->plugin) != NULL,
-               "a wrong %s came to %s, \"%s\": it has to be %s and to name %s and \"%s\"", wrongs[i].wrong.what,
+               "a wrong %s returned %s, \"%s\": it has to be %s and to name %s and \"%s\"", wrongs[i].wrong.what,
                dp_status_name(came), conform_last_error(), dp_status_name(wrongs[i].status), t->plugin, wrongs[i].word);
     }
     conform_lab_close(&lab);

@@ -29,7 +29,7 @@ void every_gate_and_size(conform_t *t);
 void replicas_of_many_layers(conform_t *t);
 void group_has_the_bits_of_one_rank(conform_t *t);
 void exchanges_hold_the_worst_case(conform_t *t);
-void a_row_travels_once_to_each_rank(conform_t *t);
+void a_row_is_sent_once_to_each_rank(conform_t *t);
 void rows_of_another_call_are_refused(conform_t *t);
 void placements_that_cannot_be_are_refused(conform_t *t);
 void a_comm_that_refuses_is_passed_on(conform_t *t);
@@ -45,7 +45,7 @@ void scores_that_vanish_give_no_weight(conform_t *t);
                       "All gradients have the bits of one rank, in any order of calls."),                              \
          .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},                                                           \
         {CONFORM_CASE(exchanges_hold_the_worst_case, 0, "A token chooses an expert once: exchanges hold no more.")},   \
-        {CONFORM_CASE(a_row_travels_once_to_each_rank, 4, "However many experts of a rank a token chooses."),          \
+        {CONFORM_CASE(a_row_is_sent_once_to_each_rank, 4, "However many experts of a rank a token chooses."),          \
          .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},                                                           \
         {CONFORM_CASE(rows_of_another_call_are_refused, 0, "A peer that is out of step is found out.")},               \
         {CONFORM_CASE(placements_that_cannot_be_are_refused, 0,                                                        \

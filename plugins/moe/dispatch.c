@@ -1,14 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * travel.c: see travel.h. */
-#include "travel.h"
+ * dispatch.c: see dispatch.h. */
+#include "dispatch.h"
 
 static void keep_ints(layout_t *saved, const moe_dims_t *n, size_t *at_out)
 {
     *at_out = layout_take(saved, (size_t)n->ranks, 1, sizeof(int32_t));
 }
 
-void moe_travel_lay_out(layout_t *saved, const moe_dims_t *n, moe_travel_layout_t *l)
+void moe_dispatch_lay_out(layout_t *saved, const moe_dims_t *n, moe_dispatch_layout_t *l)
 {
     l->place = layout_take(saved, (size_t)n->tokens, (size_t)n->top_k, sizeof(int32_t));
     keep_ints(saved, n, &l->out_first);
@@ -26,7 +26,7 @@ static int32_t *find_ints(char *saved, size_t at)
     return (int32_t *)(void *)(saved + at);
 }
 
-void moe_travel_find(moe_travel_t *v, char *saved, const moe_travel_layout_t *l)
+void moe_dispatch_find(moe_dispatch_t *v, char *saved, const moe_dispatch_layout_t *l)
 {
     v->place = find_ints(saved, l->place);
     v->out_first = find_ints(saved, l->out_first);
@@ -39,7 +39,7 @@ void moe_travel_find(moe_travel_t *v, char *saved, const moe_travel_layout_t *l)
     v->back_counts = find_ints(saved, l->back_counts);
 }
 
-void moe_travel_place(const moe_travel_t *v, int32_t *counts)
+void moe_dispatch_place(const moe_dispatch_t *v, int32_t *counts)
 {
     const moe_dims_t *n = v->n;
     const size_t all = (size_t)n->tokens * (size_t)n->top_k;
@@ -60,8 +60,8 @@ void moe_travel_place(const moe_travel_t *v, int32_t *counts)
         v->place[i] = counts[v->replica[i]]++;
 }
 
-/* Begins what travels to each rank of a call with its list. */
-static void write_lists(const moe_travel_t *v, const int32_t *offsets, const int32_t *heads, uint32_t call)
+/* Begins what is sent to each rank of a call with its list. */
+static void write_lists(const moe_dispatch_t *v, const int32_t *offsets, const int32_t *heads, uint32_t call)
 {
     const moe_dims_t *n = v->n;
 
@@ -76,7 +76,7 @@ static void write_lists(const moe_travel_t *v, const int32_t *offsets, const int
     }
 }
 
-void moe_travel_pack(const moe_travel_t *v, const void *from, const void *weights, uint32_t call, int32_t *last)
+void moe_dispatch_pack(const moe_dispatch_t *v, const void *from, const void *weights, uint32_t call, int32_t *last)
 {
     const moe_dims_t *n = v->n;
     const char *data = from;
@@ -107,7 +107,7 @@ void moe_travel_pack(const moe_travel_t *v, const void *from, const void *weight
         }
 }
 
-static dp_status_t out_of_step(const moe_travel_t *v, uint32_t call, int32_t p)
+static dp_status_t out_of_step(const moe_dispatch_t *v, uint32_t call, int32_t p)
 {
     static const char *const names[] = {[MOE_DISPATCH] = "dispatch",
                                         [MOE_COMBINE] = "combine",
@@ -121,10 +121,10 @@ static dp_status_t out_of_step(const moe_travel_t *v, uint32_t call, int32_t p)
 }
 
 /* Heads and rows of rank p are of this call and as many as can be. *heads_out: how many. */
-static bool list_is_right(const moe_travel_t *v, int32_t p, uint32_t call, int32_t *heads_out)
+static bool list_is_right(const moe_dispatch_t *v, int32_t p, uint32_t call, int32_t *heads_out)
 {
     const moe_dims_t *n = v->n;
-    const moe_list_t *list = moe_travel_list(v, p);
+    const moe_list_t *list = moe_dispatch_list(v, p);
 
     *heads_out = 0;
     if (v->counts[p] == 0)
@@ -137,9 +137,9 @@ static bool list_is_right(const moe_travel_t *v, int32_t p, uint32_t call, int32
 }
 
 /* Every head says which of the rank's rows is its own. */
-static bool heads_have_rows(const moe_travel_t *v, int32_t p, int32_t count)
+static bool heads_have_rows(const moe_dispatch_t *v, int32_t p, int32_t count)
 {
-    const moe_head_t *heads = moe_heads_of(moe_travel_list(v, p));
+    const moe_head_t *heads = moe_heads_of(moe_dispatch_list(v, p));
     const int32_t rows = v->counts[p] - MOE_LIST_ROWS(count, v->n->row_bytes);
 
     for (int32_t i = 0; i < count; i++)
@@ -149,14 +149,14 @@ static bool heads_have_rows(const moe_travel_t *v, int32_t p, int32_t count)
 }
 
 /* Counts heads per (expert, rank) from what dispatch brought. */
-static dp_status_t count_cells(const moe_travel_t *v)
+static dp_status_t count_cells(const moe_dispatch_t *v)
 {
     const moe_dims_t *n = v->n;
     int64_t all = 0;
 
     memset(v->cells, 0, (size_t)n->local * (size_t)n->ranks * sizeof(*v->cells));
     for (int32_t p = 0; p < n->ranks; p++) {
-        const moe_head_t *head = moe_heads_of(moe_travel_list(v, p));
+        const moe_head_t *head = moe_heads_of(moe_dispatch_list(v, p));
         int32_t last = 0;
 
         if (!list_is_right(v, p, MOE_DISPATCH, &v->in_heads[p]) || !heads_have_rows(v, p, v->in_heads[p]))
@@ -179,7 +179,7 @@ static dp_status_t count_cells(const moe_travel_t *v)
 }
 
 /* What dispatch brought, which sets how much goes back. */
-static dp_status_t take_dispatch(const moe_travel_t *v)
+static dp_status_t take_dispatch(const moe_dispatch_t *v)
 {
     int32_t first = 0;
     dp_status_t status = count_cells(v);
@@ -196,14 +196,14 @@ static dp_status_t take_dispatch(const moe_travel_t *v)
 }
 
 /* What comes in a later call is as much as in dispatch, or as was sent there. */
-static bool is_due(const moe_travel_t *v, int32_t p, int32_t due, int32_t due_rows, uint32_t call)
+static bool is_due(const moe_dispatch_t *v, int32_t p, int32_t due, int32_t due_rows, uint32_t call)
 {
     int32_t heads;
 
     return v->counts[p] == due_rows && list_is_right(v, p, call, &heads) && heads == due;
 }
 
-dp_status_t moe_travel_take_out(const moe_travel_t *v, uint32_t call)
+dp_status_t moe_dispatch_take_out(const moe_dispatch_t *v, uint32_t call)
 {
     if (call == MOE_DISPATCH)
         return take_dispatch(v);
@@ -213,7 +213,7 @@ dp_status_t moe_travel_take_out(const moe_travel_t *v, uint32_t call)
     return DP_OK;
 }
 
-void moe_travel_fan_out(const moe_travel_t *v, int32_t *next, void *to, void *weights)
+void moe_dispatch_fan_out(const moe_dispatch_t *v, int32_t *next, void *to, void *weights)
 {
     const moe_dims_t *n = v->n;
     const int32_t *cell = v->cells;
@@ -224,20 +224,20 @@ void moe_travel_fan_out(const moe_travel_t *v, int32_t *next, void *to, void *we
     for (int32_t e = 0; e < n->local; e++)
         for (int32_t p = 0; p < n->ranks; p++, cell++)
             for (int32_t i = 0; i < *cell; i++, next[p]++, at++, data += v->data_bytes) {
-                const moe_head_t *head = moe_heads_of(moe_travel_list(v, p)) + next[p];
+                const moe_head_t *head = moe_heads_of(moe_dispatch_list(v, p)) + next[p];
 
-                memcpy(data, moe_travel_row(v, p, head->row), v->data_bytes);
+                memcpy(data, moe_dispatch_row(v, p, head->row), v->data_bytes);
                 if (weights != NULL)
                     memcpy((char *)weights + at * v->weight_bytes, &head->weight, v->weight_bytes);
             }
 }
 
-void moe_travel_begin_back(const moe_travel_t *v, uint32_t call)
+void moe_dispatch_begin_back(const moe_dispatch_t *v, uint32_t call)
 {
     write_lists(v, v->back_offsets, v->in_heads, call);
 }
 
-dp_status_t moe_travel_take_back(const moe_travel_t *v, uint32_t call)
+dp_status_t moe_dispatch_take_back(const moe_dispatch_t *v, uint32_t call)
 {
     for (int32_t p = 0; p < v->n->ranks; p++)
         if (!is_due(v, p, v->out_heads[p], MOE_LIST_ROWS(v->out_heads[p], v->n->row_bytes) + v->out_heads[p], call))
