@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention.h: what the attention plugins share on the host: which configurations they take, the sizes that follow, the
- * list of parameters, and the check that every call begins with. */
+ * attention.h: what the attention plugins share on the host: which configurations they take, the
+ * sizes that follow, the list of parameters, and the check that every call begins with. */
 #ifndef PLUGINS_ATTENTION_ATTENTION_H
 #define PLUGINS_ATTENTION_ATTENTION_H
 
@@ -17,12 +17,14 @@ typedef struct attn_dims {
     uint32_t batch, sequence, tokens, hidden;
     uint32_t heads, kv_heads, group; /* group = heads / kv_heads */
     uint32_t head_dim, value_dim;
-    uint32_t rope_dim, key_dim; /* of head_dim: rotated, and a key head's own; both head_dim unless latent */
-    uint32_t q_rank, kv_rank;   /* of latents; kv_rank 0: not latent */
-    uint32_t down_width;        /* kv_rank + rope_dim */
+    /* of head_dim: rotated, and a key head's own; both head_dim unless latent */
+    uint32_t rope_dim, key_dim;
+    uint32_t q_rank, kv_rank;                    /* of latents; kv_rank 0: not latent */
+    uint32_t down_width;                         /* kv_rank + rope_dim */
     uint32_t q_width, k_width, v_width, o_width; /* heads x dim of one token; k_width of key_dim */
     double norm_eps, rope_theta, scale;
-    /* parameters, in elements; of latent attention wq, wk and wv are those that the latents are multiplied with */
+    /* parameters, in elements; of latent attention wq, wk and wv are those that the latents are
+     * multiplied with */
     struct {
         size_t norm, wq, wk, wv, wo, count;
         size_t q_down, q_norm, kv_down, kv_norm;
@@ -60,7 +62,8 @@ enum {
 dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,
                           const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken_out);
 
-/* Tokens of one another's company: document `i` of a micro-batch, or its sequence. False: there are not so many. */
+/* Tokens of one another's company: document `i` of a micro-batch, or its sequence. False: there are
+ * not so many. */
 static inline bool attn_document(const attn_dims_t *n, const dp_io_t *io, size_t i, size_t *first_out,
                                  size_t *count_out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: instances, and
- * calls that put the passes on a stream. */
+ * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: instances,
+ * and calls that put the passes on a stream. */
 #include "../cpu/blas_threads.h"
 #include "internal.h"
 #include "plugins/common/check.h"

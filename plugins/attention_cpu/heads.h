@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * heads.h: causal attention of one sequence's heads, tile by tile. Tiles above the diagonal are never
- * touched, those that it crosses end with the last key their last query sees.
+ * heads.h: causal attention of one sequence's heads, tile by tile. Tiles above the diagonal are
+ * never touched, those that it crosses end with the last key their last query sees.
  *
- * Tensors keep the layout of the projections, [token, head, dim]: a block of a head is a matrix with the
- * token as row stride, which BLAS takes as it is. A key of latent attention is never put together: its own part
- * and the one that all heads have in common are two products. */
+ * Tensors keep the layout of the projections, [token, head, dim]: a block of a head is a matrix
+ * with the token as row stride, which BLAS takes as it is. A key of latent attention is never put
+ * together: its own part and the one that all heads have in common are two products. */
 #ifndef ATTENTION_CPU_HEADS_H
 #define ATTENTION_CPU_HEADS_H
 
@@ -62,7 +62,8 @@ static void attend_head(const dp_attention_t *a, const head_view_t *h, real_t *t
         attend_queries(a, h, i, smaller(QUERY_BLOCK, h->length - i), tile);
 }
 
-/* Where the gradients of one key/value head are gathered before they take the places of q, k and v. */
+/* Where the gradients of one key/value head are gathered before they take the places of q, k and
+ * v. */
 typedef struct head_gradients {
     real_t *tile, *dtile;
     real_t *dq;      /* [group, S, head_dim] */
@@ -114,8 +115,8 @@ static head_view_t next_query_head(const dp_attention_t *a, head_view_t h)
     return h;
 }
 
-/* One key block of one key/value head against all queries that see it; k and v of the block become their
- * gradients. */
+/* One key block of one key/value head against all queries that see it; k and v of the block become
+ * their gradients. */
 static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gradients_t *g, size_t j, size_t nj)
 {
     memset(g->dk, 0, nj * a->key_dim * sizeof(real_t));

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * internal.h: an instance of attention_cpu and where everything lies in the memory that a call is handed. */
+ * internal.h: an instance of attention_cpu and where everything lies in the memory that a call is
+ * handed. */
 #ifndef ATTENTION_CPU_INTERNAL_H
 #define ATTENTION_CPU_INTERNAL_H
 
@@ -21,13 +22,14 @@ typedef struct attn_saved {
     size_t normalized; /* [T, d] x / rms(x) */
     size_t inv_rms;    /* [T] 1 / rms(x) */
     size_t q;          /* [T, heads, head_dim] rotated; then dq, rotated back */
-    size_t k;          /* [T, kv_heads, key_dim] the same; of latent attention nothing here is rotated */
-    size_t v;          /* [T, kv_heads, value_dim]; then dv */
-    size_t row_max;    /* [T, heads] largest logit of a row */
-    size_t inv_sum;    /* [T, heads] 1 / sum of exp(logit - row_max) */
-    size_t heads_out;  /* [T, heads, value_dim] softmax(..) v, before wo */
-    size_t dy;         /* [T, d] from backward_input on */
-    size_t dnorm;      /* [d] gradient of the norm, from backward_input on */
+    /* [T, kv_heads, key_dim] the same; of latent attention nothing here is rotated */
+    size_t k;
+    size_t v;         /* [T, kv_heads, value_dim]; then dv */
+    size_t row_max;   /* [T, heads] largest logit of a row */
+    size_t inv_sum;   /* [T, heads] 1 / sum of exp(logit - row_max) */
+    size_t heads_out; /* [T, heads, value_dim] softmax(..) v, before wo */
+    size_t dy;        /* [T, d] from backward_input on */
+    size_t dnorm;     /* [d] gradient of the norm, from backward_input on */
     /* of latent attention alone; queries have a latent with q_rank > 0 */
     size_t q_latent;   /* [T, q_rank] normalized latent, and */
     size_t q_inv_rms;  /* [T] */
@@ -35,8 +37,9 @@ typedef struct attn_saved {
     size_t dq_norm;    /* [q_rank] from backward_input on */
     size_t kv_latent;  /* [T, kv_rank], and so on */
     size_t kv_inv_rms; /* [T] */
-    size_t kv_down;    /* [T, kv_rank + rope_dim] n wkv_down, the keys' common part rotated; then its gradient */
-    size_t dkv_norm;   /* [kv_rank] */
+    /* [T, kv_rank + rope_dim] n wkv_down, the keys' common part rotated; then its gradient */
+    size_t kv_down;
+    size_t dkv_norm; /* [kv_rank] */
     size_t bytes, backward_buffer_bytes;
 } attn_saved_t;
 

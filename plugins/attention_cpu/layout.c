@@ -58,8 +58,8 @@ static bool lay_out_saved(dp_attention_t *a)
     return !l.saved.overflow && !l.backward_buffer.overflow;
 }
 
-/* `rows` and `latent` share their memory with what only the attention itself needs: they are live before or after,
- * never meanwhile. */
+/* `rows` and `latent` share their memory with what only the attention itself needs: they are live
+ * before or after, never meanwhile. */
 static bool lay_out_scratch(dp_attention_t *a)
 {
     attn_scratch_t *s = &a->scratch;

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * project.h: what makes queries, keys and values of the normalized rows n, and its gradients: a product each, or by way
- * of a latent, which is a product, a norm and another product. Compiled once per element type. */
+ * project.h: what makes queries, keys and values of the normalized rows n, and its gradients: a
+ * product each, or by way of a latent, which is a product, a norm and another product. Compiled
+ * once per element type. */
 #ifndef ATTENTION_CPU_PROJECT_H
 #define ATTENTION_CPU_PROJECT_H
 
@@ -49,7 +50,8 @@ typedef struct latent {
     size_t rank;
     const real_t *gain;
     real_t *normalized, *inv_rms, *dgain; /* of the micro-batch */
-    real_t *down;                         /* too: rows of `stride` elements that begin with it; then their gradient */
+    /* too: rows of `stride` elements that begin with it; then their gradient */
+    real_t *down;
     size_t stride;
     real_t *rows; /* scratch: behind the norm */
 } latent_t;
@@ -98,7 +100,8 @@ static void latent_recompute(const dp_attention_t *a, const latent_t *l)
     normalize_again(l->normalized, l->inv_rms, l->down, l->stride, a->tokens, l->rank);
 }
 
-/* l->rows: the gradient behind the norm. The part of `down` that is not the latent holds its gradient already. */
+/* l->rows: the gradient behind the norm. The part of `down` that is not the latent holds its
+ * gradient already. */
 static void latent_backward(const dp_attention_t *a, const latent_t *l)
 {
     gain_gradient(l->dgain, l->rows, l->normalized, a->tokens, l->rank);

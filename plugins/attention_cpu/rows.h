@@ -9,7 +9,8 @@
 #include <math.h>
 #include <stddef.h>
 
-/* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. Rows of x are `stride` elements apart. */
+/* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. Rows of x are `stride`
+ * elements apart. */
 VECTORISED
 static void normalize_rows(real_t *restrict normalized, real_t *restrict inv_rms, real_t *restrict n,
                            const real_t *restrict x, size_t stride, const real_t *restrict gain, size_t rows, size_t d,
@@ -58,8 +59,8 @@ static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn, con
             dgain[i] += dn[i] * normalized[i];
 }
 
-/* Turns dn into the gradient of the input of RMSNorm: (g - normalized * mean(g * normalized)) / rms, g =
- * dn * gain. */
+/* Turns dn into the gradient of the input of RMSNorm: (g - normalized * mean(g * normalized)) /
+ * rms, g = dn * gain. */
 VECTORISED
 static void normalize_backward(real_t *restrict dn, const real_t *restrict gain, const real_t *restrict normalized,
                                const real_t *restrict inv_rms, size_t rows, size_t d)
@@ -111,8 +112,9 @@ INLINED void rotate_pairs(real_t *restrict low, real_t *restrict high, const rea
     }
 }
 
-/* Rotates `heads` vectors of 2 * half elements, which begin `stride` elements apart, at each of `positions` positions,
- * by +angle or, sign -1, back. rope: half cosines and half sines per position. */
+/* Rotates `heads` vectors of 2 * half elements, which begin `stride` elements apart, at each of
+ * `positions` positions, by +angle or, sign -1, back. rope: half cosines and half sines per
+ * position. */
 VECTORISED
 static void rotate_rows(real_t *rows, size_t positions, size_t heads, size_t stride, const real_t *rope, size_t half,
                         real_t sign)

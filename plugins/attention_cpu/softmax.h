@@ -1,13 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * softmax.h: softmax on tiles of logits [queries, keys], forward in one sweep over the keys, and its
- * gradient.
+ * softmax.h: softmax on tiles of logits [queries, keys], forward in one sweep over the keys, and
+ * its gradient.
  *
- * A tile's row r sees its first `visible + r` keys, the others lie in the future. Row r of a head has its
- * statistics at row_max[r * stride] and sum[r * stride]. Maximum and sum are kept apart, not as one
- * log-sum-exp: the recomputed exp(logit - max) / sum then stays exact for large logits, where max +
- * log(sum) has no bits left for the sum.
- * Source: arXiv 2205.14135, 2307.08691. */
+ * A tile's row r sees its first `visible + r` keys, the others lie in the future. Row r of a head
+ * has its statistics at row_max[r * stride] and sum[r * stride]. Maximum and sum are kept apart,
+ * not as one log-sum-exp: the recomputed exp(logit - max) / sum then stays exact for large logits,
+ * where max + log(sum) has no bits left for the sum. Source: arXiv 2205.14135, 2307.08691. */
 #ifndef ATTENTION_CPU_SOFTMAX_H
 #define ATTENTION_CPU_SOFTMAX_H
 
@@ -18,7 +17,8 @@
 
 _Static_assert(KEY_BLOCK % LANES == 0, "a padded row must end inside its tile");
 
-/* One row: the visible part is padded to whole LANES with logits that vanish. Returns the padded length. */
+/* One row: the visible part is padded to whole LANES with logits that vanish. Returns the padded
+ * length. */
 INLINED size_t pad_row(real_t *row, size_t seen)
 {
     size_t padded = (seen + LANES - 1) / LANES * LANES;
@@ -66,8 +66,9 @@ INLINED real_t exp_row(real_t *restrict row, size_t padded, real_t max)
     return sum;
 }
 
-/* Turns logits into exp(logit - max) for the largest logit so far. When a later tile raises the maximum,
- * the sum and the output rows gathered so far are scaled down. first: nothing was gathered yet. */
+/* Turns logits into exp(logit - max) for the largest logit so far. When a later tile raises the
+ * maximum, the sum and the output rows gathered so far are scaled down. first: nothing was gathered
+ * yet. */
 VECTORISED
 static void softmax_tile(real_t *restrict tile, size_t queries, size_t keys, size_t visible, bool first,
                          real_t *restrict row_max, real_t *restrict sum, size_t stride, real_t *restrict out,
@@ -108,8 +109,8 @@ static void softmax_finish(size_t queries, real_t *restrict sum, size_t stride, 
     }
 }
 
-/* Recomputes the probabilities p of a tile from its logits, and turns dtile from dp into p * (dp - delta),
- * the gradient of the logits. delta[r * stride]: sum of p * dp over the whole row r. */
+/* Recomputes the probabilities p of a tile from its logits, and turns dtile from dp into p * (dp -
+ * delta), the gradient of the logits. delta[r * stride]: sum of p * dp over the whole row r. */
 VECTORISED
 static void softmax_backward_tile(real_t *restrict tile, real_t *restrict dtile, size_t queries, size_t keys,
                                   size_t visible, const real_t *restrict row_max, const real_t *restrict inv_sum,

@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_scores.cu: softmax on blocks of scaled logits [heads, rows, columns], and its gradient. T: the type of
- * tensors; S: of logits and sums. Rows are `pitch` scores apart.
+ * attention_scores.cu: softmax on blocks of scaled logits [heads, rows, columns], and its gradient.
+ * T: the type of tensors; S: of logits and sums. Rows are `pitch` scores apart.
  *
- * Row r of the block is query first + r, column c key keys + c. A query sees the keys up to its own position: all of
- * them, or with `starts` those of its document, from starts[query] on. What it does not see becomes 0.
- * Statistics are [heads, sequence]: the largest logit and 1 / sum of exp(logit - largest). */
+ * Row r of the block is query first + r, column c key keys + c. A query sees the keys up to its own
+ * position: all of them, or with `starts` those of its document, from starts[query] on. What it
+ * does not see becomes 0. Statistics are [heads, sequence]: the largest logit and 1 / sum of
+ * exp(logit - largest). */
 #include "cuda/device.cuh"
 
 struct score_row {
@@ -54,7 +55,8 @@ CUDA_DEVICE void softmax(T *p, const cuda_sum_t<T> *logits, cuda_sum_t<T> *large
     }
 }
 
-/* One block per row: p again, and ds = p * (dp - delta). p may be the logits, ds may be dp where T is S. */
+/* One block per row: p again, and ds = p * (dp - delta). p may be the logits, ds may be dp where T
+ * is S. */
 template <typename T>
 CUDA_DEVICE void softmax_backward(T *p, T *ds, const cuda_sum_t<T> *logits, const cuda_sum_t<T> *dp,
                                   const cuda_sum_t<T> *largest, const cuda_sum_t<T> *inv_sum,
@@ -78,7 +80,8 @@ CUDA_DEVICE void softmax_backward(T *p, T *ds, const cuda_sum_t<T> *logits, cons
     }
 }
 
-/* Sums [heads, sequence, dim] become a tensor [sequence, heads of the tensor, dim], whose tokens are `width` apart. */
+/* Sums [heads, sequence, dim] become a tensor [sequence, heads of the tensor, dim], whose tokens
+ * are `width` apart. */
 template <typename T>
 CUDA_DEVICE void store_heads(T *to, const cuda_sum_t<T> *from, uint32_t heads, uint32_t sequence, uint32_t dim,
                              size_t width)

@@ -1,14 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * scores.c: run_softmax(q k^T) v and its gradient by batched products and a softmax kernel, block by block.
+ * scores.c: run_softmax(q k^T) v and its gradient by batched products and a softmax kernel, block
+ * by block.
  *
- * A block is all keys up to its last query, for some queries of some heads. Its scores live in scratch; the gradients
- * of keys and values are summed over blocks in the type of sums, in the order of the queries. Query head h belongs to
- * key/value head h / group, so that one product runs over the g-th query head of every key/value head of the block.
+ * A block is all keys up to its last query, for some queries of some heads. Its scores live in
+ * scratch; the gradients of keys and values are summed over blocks in the type of sums, in the
+ * order of the queries. Query head h belongs to key/value head h / group, so that one product runs
+ * over the g-th query head of every key/value head of the block.
  *
- * Documents have any length, and products are prepared for some. So a micro-batch of documents is cut into blocks of
- * queries wherever they end, and the keys of a block begin with the document of its first query, rounded down to a
- * multiple of the block's rows. */
+ * Documents have any length, and products are prepared for some. So a micro-batch of documents is
+ * cut into blocks of queries wherever they end, and the keys of a block begin with the document of
+ * its first query, rounded down to a multiple of the block's rows. */
 #include "scores.h"
 
 #include "plugins/common/debug.h"
@@ -24,8 +26,9 @@ typedef struct scores {
     attn_score_blocks_t blocks;
     CUmodule module;
     CUfunction softmax, softmax_backward, store_heads;
-    uint32_t packed_heads;                   /* key/value heads of a block of documents */
-    size_t logits, gradients, p, ds, dk, dv; /* in scratch; where T is S, p are the logits and ds the gradients */
+    uint32_t packed_heads; /* key/value heads of a block of documents */
+    /* in scratch; where T is S, p are the logits and ds the gradients */
+    size_t logits, gradients, p, ds, dk, dv;
 } scores_t;
 
 uint32_t attn_score_pitch(uint32_t columns)
@@ -41,7 +44,8 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 attn_score_blocks_t attn_score_blocks(const dp_attention_t *a, size_t budget)
 {
     attn_score_blocks_t b = {.kv_heads = 1, .pitch = attn_score_pitch(a->n.sequence)};
-    const size_t row = (size_t)a->n.group * b.pitch * a->sum_bytes; /* a query of one key/value head, in one array */
+    /* a query of one key/value head, in one array */
+    const size_t row = (size_t)a->n.group * b.pitch * a->sum_bytes;
     const size_t fit = budget / ARRAYS / row;
 
     b.rows = smaller(a->n.sequence, MOST_ROWS);
@@ -93,8 +97,8 @@ static int64_t score_stride(const block_t *b)
     return (int64_t)b->pass->attention->n.group * b->rows * b->pitch;
 }
 
-/* scores = alpha * left right^T over dim, for each member of the groups: left [rows, dim] per query head, right [keys,
- * dim] per key/value head. */
+/* scores = alpha * left right^T over dim, for each member of the groups: left [rows, dim] per query
+ * head, right [keys, dim] per key/value head. */
 static dp_status_t make_scores(const block_t *b, double alpha, const void *left, uint32_t left_width, const void *right,
                                uint32_t right_width, uint32_t dim, size_t offset)
 {
@@ -147,7 +151,8 @@ static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, c
     return status;
 }
 
-/* sums[keys, dim] += alpha * scores^T right, per key/value head, over its query heads one after the other. */
+/* sums[keys, dim] += alpha * scores^T right, per key/value head, over its query heads one after the
+ * other. */
 static dp_status_t gather_scores(const block_t *b, double alpha, size_t offset, const void *right, uint32_t right_width,
                                  uint32_t dim, size_t sums)
 {
@@ -286,7 +291,8 @@ static uint32_t most_behind(const dp_attention_t *a, uint32_t rows)
     return (a->n.sequence - 1 + rows - 1) / rows * rows;
 }
 
-/* Where the keys of a block of documents begin; of a pass that goes through all that there can be, at the earliest. */
+/* Where the keys of a block of documents begin; of a pass that goes through all that there can be,
+ * at the earliest. */
 static uint32_t oldest_key(const block_t *b, uint32_t rows, uint32_t *document)
 {
     const attn_pass_t *p = b->pass;
@@ -307,7 +313,8 @@ static dp_status_t visit_keys(block_t *b, uint32_t keys, dp_status_t (*visit)(co
     return visit(b);
 }
 
-/* Where there are no documents the last two blocks, with keys from anywhere on, are all that there can be. */
+/* Where there are no documents the last two blocks, with keys from anywhere on, are all that there
+ * can be. */
 static dp_status_t over_documents(block_t *b, uint32_t rows, dp_status_t (*visit)(const block_t *b))
 {
     const attn_pass_t *p = b->pass;
@@ -363,7 +370,8 @@ static dp_status_t backward_heads(block_t *b)
     return status;
 }
 
-/* A rehearsal needs one sequence: the others are like it. Documents are of one that is as long as the micro-batch. */
+/* A rehearsal needs one sequence: the others are like it. Documents are of one that is as long as
+ * the micro-batch. */
 static dp_status_t over_heads(const attn_pass_t *pass, const attn_tensors_t *t, dp_status_t (*visit)(block_t *b))
 {
     const dp_attention_t *a = pass->attention;
@@ -412,7 +420,8 @@ static dp_status_t read_budget(const dp_attention_t *a, size_t *budget_out)
     return DP_OK;
 }
 
-/* Blocks of documents have more keys than others, and sums of all tokens, but fewer heads at a time. */
+/* Blocks of documents have more keys than others, and sums of all tokens, but fewer heads at a
+ * time. */
 static dp_status_t lay_out_scores(dp_attention_t *a, scores_t *s)
 {
     layout_t l = {.alignment = ATTN_ALIGN};

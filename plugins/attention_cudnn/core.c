@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * core.c: two plans and a handle, made in open(); a step sets pointers and runs them.
  *
- * Plans are for the whole device, whatever the partition, unless share.h is asked for another: cuDNN 9.19 refuses
- * another number of multiprocessors for attention on sm_90. The partition's stream confines the kernels all the
- * same. */
+ * Plans are for the whole device, whatever the partition, unless share.h is asked for another:
+ * cuDNN 9.19 refuses another number of multiprocessors for attention on sm_90. The partition's
+ * stream confines the kernels all the same. */
 #include "core.h"
 #include "plan.h"
 #include "share.h"
@@ -173,7 +173,8 @@ static dp_status_t run_backward_plan(const attn_pass_t *pass, const attn_tensors
     void *const pointers[] = {
         (void *)t->q, (void *)t->k, (void *)t->v, t->out,    t->saved,   (void *)t->dout, t->dq,
         t->dk,        t->dv,        t->delta,     &c->scale, &c->masked, &c->one,         scratch_at(t, c->dq_sums)};
-    const size_t count = sizeof(ids) / sizeof(ids[0]) - (a->deterministic ? 1 : 0); /* the sums of dq come last */
+    /* the sums of dq come last */
+    const size_t count = sizeof(ids) / sizeof(ids[0]) - (a->deterministic ? 1 : 0);
     dp_status_t status;
 
     if (pass->rehearsal)

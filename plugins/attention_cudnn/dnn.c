@@ -4,8 +4,9 @@
 #include "dnn.h"
 #include "../cuda/import.h"
 
-/* What NVIDIA's own frontend knows of versions: graphs without a handle need 9.8, backward of 9.10.0 and 9.10.1 is
- * wrong, and up to 9.15.0 keys past the last whole tile of 128 are read unless a padding mask is given. */
+/* What NVIDIA's own frontend knows of versions: graphs without a handle need 9.8, backward of
+ * 9.10.0 and 9.10.1 is wrong, and up to 9.15.0 keys past the last whole tile of 128 are read unless
+ * a padding mask is given. */
 enum { OLDEST = 90800, TILE = 128, LAST_WITH_WHOLE_TILES = 91500 };
 
 dp_status_t attn_dnn_load(const dp_host_t *host, uint32_t sequence, attn_dnn_t *dnn)

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * graph.c: builds the graphs of causal attention, one backend operation after the other.
  *
- * After the first failure nothing more is built, so that the builders below read as the graph they make.
- * Source of the formulas: arXiv 2307.08691. */
+ * After the first failure nothing more is built, so that the builders below read as the graph they
+ * make. Source of the formulas: arXiv 2307.08691. */
 #include "graph.h"
 
 #include <string.h>
@@ -132,7 +132,8 @@ static void add_product(attn_sdpa_graph_t *g, object_t a, object_t b, object_t c
     add_operation(g, operation);
 }
 
-/* y = x mode b, where b, and `condition` of a selection, are NULL if the mode has none. axis: of an index, else -1. */
+/* y = x mode b, where b, and `condition` of a selection, are NULL if the mode has none. axis: of an
+ * index, else -1. */
 static void add_pointwise(attn_sdpa_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int64_t axis,
                           object_t x, object_t b, object_t condition, object_t y)
 {

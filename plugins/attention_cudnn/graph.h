@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * graph.h: causal attention and its gradient as graphs of cuDNN's backend.
  *
- * The forward graph has 14 operations, the backward one 22 (21 when deterministic; 2 more where query heads share
- * key/value heads). cuDNN knows flash attention by the shape of these graphs: their order and types are part of the
- * contract. */
+ * The forward graph has 14 operations, the backward one 22 (21 when deterministic; 2 more where
+ * query heads share key/value heads). cuDNN knows flash attention by the shape of these graphs:
+ * their order and types are part of the contract. */
 #ifndef ATTENTION_CUDNN_GRAPH_H
 #define ATTENTION_CUDNN_GRAPH_H
 
@@ -12,7 +12,8 @@
 
 #include <stdbool.h>
 
-/** bf16 tensors [batch, sequence, heads, dim]; statistics and sums fp32 [batch, heads, sequence]. */
+/** bf16 tensors [batch, sequence, heads, dim]; statistics and sums fp32 [batch, heads,
+ *  sequence]. */
 typedef struct attn_sdpa_shape {
     int64_t batch, heads, kv_heads, sequence, head_dim, value_dim;
     bool deterministic; /* backward: no sums in the order of arrival, at the price of workspace */
@@ -48,7 +49,8 @@ typedef struct attn_sdpa_graph {
     int64_t next_id; /* of tensors without memory */
 } attn_sdpa_graph_t;
 
-/** Builds and finalises the graph. cuDNN is not asked for a device. Close it after a failure as well. */
+/** Builds and finalises the graph. cuDNN is not asked for a device. Close it after a failure as
+ *  well. */
 dp_status_t attn_sdpa_forward_graph(const dp_host_t *host, const attn_dnn_t *dnn, const attn_sdpa_shape_t *shape,
                                     attn_sdpa_graph_t *graph_out);
 dp_status_t attn_sdpa_backward_graph(const dp_host_t *host, const attn_dnn_t *dnn, const attn_sdpa_shape_t *shape,

@@ -22,16 +22,18 @@ typedef struct attn_sdpa_search {
 } attn_sdpa_search_t;
 
 /**
- * Makes a plan, trying cuDNN's proposals in order. May take seconds: kernels are compiled. device: a finalised
- * DEVICEPROP descriptor of a device that is not here, or NULL for the current one. deterministic: engines that give
- * run-dependent bits are passed over. DP_ERR_UNSUPPORTED says what the last candidate lacked.
+ * Makes a plan, trying cuDNN's proposals in order. May take seconds: kernels are compiled. device:
+ * a finalised DEVICEPROP descriptor of a device that is not here, or NULL for the current one.
+ * deterministic: engines that give run-dependent bits are passed over. DP_ERR_UNSUPPORTED says what
+ * the last candidate lacked.
  */
 dp_status_t attn_sdpa_plan_make(const attn_sdpa_graph_t *graph, bool deterministic, cudnnBackendDescriptor_t device,
                                 attn_sdpa_search_t *search, attn_sdpa_plan_t *plan_out);
 
 void attn_sdpa_plan_close(attn_sdpa_plan_t *plan);
 
-/** Runs the plan on the handle's stream. ids and pointers: tensors of the graph; values are pointers to host floats. */
+/** Runs the plan on the handle's stream. ids and pointers: tensors of the graph; values are
+ *  pointers to host floats. */
 dp_status_t attn_sdpa_plan_run(const attn_sdpa_plan_t *plan, cudnnHandle_t handle, const int64_t *ids,
                                void *const *pointers, size_t count, void *workspace);
 

@@ -1,9 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * share.c: the device as it would be if it had no more multiprocessors than the partition, for cuDNN to plan for.
+ * share.c: the device as it would be if it had no more multiprocessors than the partition, for
+ * cuDNN to plan for.
  *
- * cuDNN 9.19 takes no other number of multiprocessors for attention on sm_90 than the device has, but it takes a
- * description of a device. Whether kernels planned so are faster on the partition only a GPU can show. */
+ * cuDNN 9.19 takes no other number of multiprocessors for attention on sm_90 than the device has,
+ * but it takes a description of a device. Whether kernels planned so are faster on the partition
+ * only a GPU can show. */
 #include "share.h"
 
 #include "plugins/common/debug.h"

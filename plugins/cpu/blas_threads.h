@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * blas_threads.h: how many threads one BLAS call uses. The number belongs to the process, so every plugin that calls
- * BLAS comes to it in the same way: OPENBLAS_NUM_THREADS, else the host's share of cores, else 1. */
+ * blas_threads.h: how many threads one BLAS call uses. The number belongs to the process, so every
+ * plugin that calls BLAS comes to it in the same way: OPENBLAS_NUM_THREADS, else the host's share
+ * of cores, else 1. */
 #ifndef PLUGINS_CPU_BLAS_THREADS_H
 #define PLUGINS_CPU_BLAS_THREADS_H
 

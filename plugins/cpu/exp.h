@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * exp.h: e^x for x <= 1 without branches or calls, so that compilers vectorise loops over it.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2, and the Taylor sum of e^r (its rest is below half a unit in the
- * last place) is scaled by 2^n. n comes out of the low bits of x / ln 2 + 1.5 * 2^mantissa. Error at most
- * 2 units in the last place; cpu_exp(0) is exactly 1. Below EXP_LOWEST, where 2^n would be subnormal, the
- * result is 0. NaN stays NaN. */
+ * x = n ln 2 + r with |r| <= ln 2 / 2, and the Taylor sum of e^r (its rest is below half a unit in
+ * the last place) is scaled by 2^n. n comes out of the low bits of x / ln 2 + 1.5 * 2^mantissa.
+ * Error at most 2 units in the last place; cpu_exp(0) is exactly 1. Below EXP_LOWEST, where 2^n
+ * would be subnormal, the result is 0. NaN stays NaN. */
 #ifndef PLUGINS_CPU_EXP_H
 #define PLUGINS_CPU_EXP_H
 

@@ -1,10 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * real.h: the element type of one compilation of the CPU plugins' arithmetic: REAL_BITS is 32 or 64.
+ * real.h: the element type of one compilation of the CPU plugins' arithmetic: REAL_BITS is 32 or
+ * 64.
  *
- * Loops marked VECTORISED are compiled for several vector widths and chosen when the plugin is loaded.
- * They are written so that the width does not show in the bits: elementwise, or with LANES partial results
- * that are folded in a fixed order; and nothing contracts a * b + c (-ffp-contract=off). */
+ * Loops marked VECTORISED are compiled for several vector widths and chosen when the plugin is
+ * loaded. They are written so that the width does not show in the bits: elementwise, or with LANES
+ * partial results that are folded in a fixed order; and nothing contracts a * b + c
+ * (-ffp-contract=off). */
 #ifndef PLUGINS_CPU_REAL_H
 #define PLUGINS_CPU_REAL_H
 

@@ -1,12 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device.cuh: what kernels are written with, beside plain CUDA C. The one file with assembly in it: the same kernels
- * also run on the host, where tests/fake_cuda/emulate.h gives the functions below (and threadIdx, __shfl_xor_sync,
- * atomicAdd, ...).
+ * device.cuh: what kernels are written with, beside plain CUDA C. The one file with assembly in it:
+ * the same kernels also run on the host, where tests/fake_cuda/emulate.h gives the functions below
+ * (and threadIdx, __shfl_xor_sync, atomicAdd, ...).
  *
- * A kernel is an `extern "C" __global__ void dp_<plugin>_<what>_<dtype>(...)`, and it includes nothing but this file
- * and other headers of kernels. Dynamic shared memory comes from CUDA_SHARED_DYNAMIC, waits for other blocks or peers
- * are loops around cuda_load_acquire() with cuda_pause(). */
+ * A kernel is an `extern "C" __global__ void dp_<plugin>_<what>_<dtype>(...)`, and it includes
+ * nothing but this file and other headers of kernels. Dynamic shared memory comes from
+ * CUDA_SHARED_DYNAMIC, waits for other blocks or peers are loops around cuda_load_acquire() with
+ * cuda_pause(). */
 #ifndef PLUGINS_CUDA_DEVICE_CUH
 #define PLUGINS_CUDA_DEVICE_CUH
 
@@ -16,7 +17,8 @@
 #define CUDA_WARP      32
 #define CUDA_FULL_MASK 0xffffffffu
 
-/** bfloat16 as it lies in memory. cuda_float() and cuda_from_float<>() convert; nothing else knows its bits. */
+/** bfloat16 as it lies in memory. cuda_float() and cuda_from_float<>() convert; nothing else knows
+ *  its bits. */
 struct cuda_bf16 {
     uint16_t bits;
 };
@@ -137,8 +139,9 @@ CUDA_DEVICE void cuda_store_stream(uint4 *at, uint4 v)
                  : "memory");
 }
 
-/** to[0] += x, to[1] += y without waiting for what they were: the memory adds. `to` is aligned to 8 bytes; what nobody
- *  else adds to meanwhile has the bits of additions here, but for numbers below the normal ones, which become zero. */
+/** to[0] += x, to[1] += y without waiting for what they were: the memory adds. `to` is aligned to 8
+ *  bytes; what nobody else adds to meanwhile has the bits of additions here, but for numbers below
+ *  the normal ones, which become zero. */
 CUDA_DEVICE void cuda_add_pair(float *to, float x, float y)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -149,8 +152,8 @@ CUDA_DEVICE void cuda_add_pair(float *to, float x, float y)
 #endif
 }
 
-/** Starts copying 16 aligned bytes from global to shared memory; `bytes` (0 to 16) of them are read, the others become
- *  zero. */
+/** Starts copying 16 aligned bytes from global to shared memory; `bytes` (0 to 16) of them are
+ *  read, the others become zero. */
 CUDA_DEVICE void cuda_copy_async(void *shared, const void *global, unsigned bytes = 16)
 {
     unsigned to = (unsigned)__cvta_generic_to_shared(shared);
@@ -163,14 +166,15 @@ CUDA_DEVICE void cuda_copy_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/** Until at most `groups` of this thread's latest groups are still on their way. Others see the data after a
- *  barrier. */
+/** Until at most `groups` of this thread's latest groups are still on their way. Others see the
+ *  data after a barrier. */
 template <int groups> CUDA_DEVICE void cuda_copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
 
-/** Four 8x8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8 of matrix l / 8. */
+/** Four 8x8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8
+ *  of matrix l / 8. */
 CUDA_DEVICE void cuda_load_matrix_x4(uint32_t r[4], const void *row)
 {
     unsigned from = (unsigned)__cvta_generic_to_shared(row);
@@ -240,15 +244,17 @@ CUDA_DEVICE void cuda_warpgroup_sums(float (&c)[128])
         asm volatile("" : "+f"(c[i])::"memory");
 }
 
-/** After this thread's writes to shared memory, before the barrier behind which products read them. */
+/** After this thread's writes to shared memory, before the barrier behind which products read
+ *  them. */
 CUDA_DEVICE void cuda_shared_fence_async()
 {
     CUDA_WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/** c += A B: m64n256k16, bf16 with f32 sums. A is [64][16] along K, or with TA across it; B is [256][16] along K, or
- *  with TB across it; both are described by cuda_matrix_descriptor(). Thread t holds of C rows t/32*16 + t%32/4 (c[4j],
- *  c[4j+1]) and 8 below (c[4j+2], c[4j+3]), columns 8j + t%4*2 and the next. */
+/** c += A B: m64n256k16, bf16 with f32 sums. A is [64][16] along K, or with TA across it; B is
+ *  [256][16] along K, or with TB across it; both are described by cuda_matrix_descriptor(). Thread
+ *  t holds of C rows t/32*16 + t%32/4 (c[4j], c[4j+1]) and 8 below (c[4j+2], c[4j+3]), columns 8j +
+ *  t%4*2 and the next. */
 template <bool TA, bool TB> CUDA_DEVICE void cuda_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
 {
     CUDA_WGMMA("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
@@ -283,11 +289,12 @@ template <bool TA, bool TB> CUDA_DEVICE void cuda_warpgroup_mma_bf16(float (&c)[
 
 #endif
 
-/** Where an operand of cuda_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte vectors are permuted by the
- *  row's number modulo 8 (vector ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64
- *  elements of K, and the next 8 rows of the matrix are 1024 bytes on; the element of K that products begin with is an
- *  offset of 2 bytes each to `start`. Across K a row holds 64 elements of one K, the next 8 of K are 1024 bytes on, the
- *  next 64 elements `blocks` bytes. */
+/** Where an operand of cuda_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte vectors are
+ *  permuted by the row's number modulo 8 (vector ^ row % 8), eight rows of them 1024 bytes and
+ *  aligned to that. Along K a row holds 64 elements of K, and the next 8 rows of the matrix are
+ *  1024 bytes on; the element of K that products begin with is an offset of 2 bytes each to
+ *  `start`. Across K a row holds 64 elements of one K, the next 8 of K are 1024 bytes on, the next
+ *  64 elements `blocks` bytes. */
 CUDA_DEVICE uint64_t cuda_matrix_descriptor(const void *start, uint32_t blocks)
 {
     const uint64_t address = (uint64_t)(cuda_shared_offset(start) >> 4 & 0x3fff);
@@ -295,7 +302,8 @@ CUDA_DEVICE uint64_t cuda_matrix_descriptor(const void *start, uint32_t blocks)
     return address | (uint64_t)(blocks >> 4 & 0x3fff) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/** The value of an element, in the type that sums are made in: float for f32 and bf16, double for f64. */
+/** The value of an element, in the type that sums are made in: float for f32 and bf16, double for
+ *  f64. */
 CUDA_DEVICE float cuda_float(float x)
 {
     return x;
@@ -341,7 +349,8 @@ template <typename T> CUDA_DEVICE T cuda_from_float(cuda_sum_t<T> x)
     return cuda_rounding<T>::from(x);
 }
 
-/** Sum (largest value) over the lanes of a warp; every lane of it calls and gets it, with the same bits. */
+/** Sum (largest value) over the lanes of a warp; every lane of it calls and gets it, with the same
+ *  bits. */
 template <typename T> CUDA_DEVICE T cuda_warp_sum(T x)
 {
     for (int step = CUDA_WARP / 2; step > 0; step /= 2)
@@ -358,8 +367,9 @@ template <typename T> CUDA_DEVICE T cuda_warp_max(T x)
     return x;
 }
 
-/** Sum over a block of up to 1024 threads, a multiple of 32, one-dimensional; every thread calls and gets it. `room`:
- *  32 elements of shared memory that nobody else uses meanwhile. Always the same order of additions. */
+/** Sum over a block of up to 1024 threads, a multiple of 32, one-dimensional; every thread calls
+ *  and gets it. `room`: 32 elements of shared memory that nobody else uses meanwhile. Always the
+ *  same order of additions. */
 template <typename T> CUDA_DEVICE T cuda_block_sum(T x, T *room)
 {
     int warps = (int)blockDim.x / CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, lane = (int)threadIdx.x % CUDA_WARP;

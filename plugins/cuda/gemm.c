@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * gemm.c: plans for matrix products, found once per shape and alignment, and run from then on.
  *
- * cuBLASLt counts columns first. A row-major matrix read that way is its transpose, so the product is asked for as
- * C' = op(B)' op(A)': B comes first, and m and n change places. */
+ * cuBLASLt counts columns first. A row-major matrix read that way is its transpose, so the product
+ * is asked for as C' = op(B)' op(A)': B comes first, and m and n change places. */
 #include "gemm.h"
 #include "blas.h"
 

@@ -1,12 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * import.h: fills a table of functions from one of NVIDIA's libraries, opened when an instance of a plugin is. */
+ * import.h: fills a table of functions from one of NVIDIA's libraries, opened when an instance of a
+ * plugin is. */
 #ifndef PLUGINS_CUDA_IMPORT_H
 #define PLUGINS_CUDA_IMPORT_H
 
 #include <dualpipe/plugin.h>
 
-/** What to open. `key`, of DUALPIPE_DEBUG, comes before the names; the list of names ends with NULL. */
+/** What to open. `key`, of DUALPIPE_DEBUG, comes before the names; the list of names ends with
+ *  NULL. */
 typedef struct cuda_source {
     const char *what; /* "cuBLASLt", for messages */
     const char *key;  /* "lib.cublaslt" */
@@ -19,8 +21,8 @@ typedef struct cuda_symbol {
     void **to;
 } cuda_symbol_t;
 
-/** Opens the library and finds all of its symbols. DP_ERR_UNSUPPORTED says what was tried, or which symbol is missing.
- *  The library stays open: it keeps its own threads and exit handlers. */
+/** Opens the library and finds all of its symbols. DP_ERR_UNSUPPORTED says what was tried, or which
+ *  symbol is missing. The library stays open: it keeps its own threads and exit handlers. */
 dp_status_t cuda_import(const dp_host_t *host, const cuda_source_t *source, const cuda_symbol_t *symbols,
                         size_t nsymbols);
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * module.h: kernels of a plugin. A file x.cu among the plugin's sources becomes a device image inside the plugin, which
- * CUDA_IMAGE(x) declares and cuda_module_load() brings onto the device. */
+ * module.h: kernels of a plugin. A file x.cu among the plugin's sources becomes a device image
+ * inside the plugin, which CUDA_IMAGE(x) declares and cuda_module_load() brings onto the device. */
 #ifndef PLUGINS_CUDA_MODULE_H
 #define PLUGINS_CUDA_MODULE_H
 
@@ -16,8 +16,8 @@ typedef struct cuda_kernel {
     CUfunction *function_out;
 } cuda_kernel_t;
 
-/** Loads an image into the current context, at once and whole: a kernel that is loaded in the middle of a step may wait
- *  for another that spins. Never in a step. [blocks] */
+/** Loads an image into the current context, at once and whole: a kernel that is loaded in the
+ *  middle of a step may wait for another that spins. Never in a step. [blocks] */
 dp_status_t cuda_module_load(const dp_host_t *host, const unsigned char *image, CUmodule *module_out);
 /** NULL is allowed. */
 void cuda_module_unload(CUmodule module);

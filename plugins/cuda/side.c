@@ -56,7 +56,9 @@ dp_status_t cuda_side_settle(const dp_host_t *host, const cuda_driver_t *cu, CUs
         dp_status_t status = host->wait(host, &never, 1, 20000, what);
 
         if (status < 0 && status != DP_ERR_TIMEOUT)
-            break; /* the job is over, and the caller's memory in use: nothing on this stream waits for other ranks */
+            /* the job is over, and the caller's memory in use: nothing on this stream waits for
+             * other ranks */
+            break;
         if (host->now_ns(host) > deadline)
             return DP_FAIL(host, DP_ERR_TIMEOUT, "the device does nothing: %s", what);
     }

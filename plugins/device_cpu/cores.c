@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cores.c: which cores the streams of a device may run on: all, a list, or two disjoint shares of it. */
+ * cores.c: which cores the streams of a device may run on: all, a list, or two disjoint shares of
+ * it. */
 #include "device_cpu.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_cpu.h: the objects of the CPU device: a stream is a worker thread fed through a ring of fixed-size entries. */
+ * device_cpu.h: the objects of the CPU device: a stream is a worker thread fed through a ring of
+ * fixed-size entries. */
 #ifndef DEVICE_CPU_H
 #define DEVICE_CPU_H
 
@@ -40,7 +41,8 @@ struct dp_stream {
     const dp_host_t *host;
     dp_stream_t *next;
     entry_t *ring;
-    uint32_t length, quarter; /* the ring's entries; how many of them are announced as free at a time */
+    /* the ring's entries; how many of them are announced as free at a time */
+    uint32_t length, quarter;
     dp_lane_t lane;
     pthread_t thread;
     bool running; /* the thread exists and has not been joined */
@@ -83,8 +85,9 @@ struct dp_device {
     bool confined;      /* streams are pinned to the cores below */
     cpu_set_t cores[2]; /* [0] for the compute lane, [1] for the communication lanes */
     uint32_t sms[DP_LANE_COUNT];
-    pthread_mutex_t lock;          /* the list of streams and all failures */
-    dp_stream_t *streams, *closed; /* closed ones stay as long as the device: events may name them */
+    pthread_mutex_t lock; /* the list of streams and all failures */
+    /* closed ones stay as long as the device: events may name them */
+    dp_stream_t *streams, *closed;
     dp_event_t *events, *free_events;
     bool failed;
     failure_t first;
@@ -99,8 +102,9 @@ void cpu_stream_close(dp_stream_t *s);
 dp_status_t cpu_stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
 dp_status_t cpu_stream_put_mark(dp_stream_t *s, dp_signal_t *signal, uint32_t value);
 dp_status_t cpu_stream_synchronize(dp_stream_t *s, int64_t timeout_ns);
-/* A wait for something that work on this device brings about. timeout_ns < 0: fails when for the job's limit no stream
- * of the device finished anything, so that the wait that really hangs is the one that reports. */
+/* A wait for something that work on this device brings about. timeout_ns < 0: fails when for the
+ * job's limit no stream of the device finished anything, so that the wait that really hangs is the
+ * one that reports. */
 dp_status_t cpu_device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
                             const char *what);
 const char *cpu_stream_name(const dp_stream_t *s);

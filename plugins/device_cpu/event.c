@@ -12,7 +12,8 @@ typedef struct cpu_event_wait {
     uint32_t target;
 } event_wait_t;
 
-/* Closed events are used again and never freed before the device: a worker may still be about to post them. */
+/* Closed events are used again and never freed before the device: a worker may still be about to
+ * post them. */
 dp_status_t cpu_event_open(dp_device_t *device, dp_event_t **event_out)
 {
     const dp_host_t *host = device->host;
@@ -47,8 +48,9 @@ static bool signal_reached(const dp_signal_t *signal, uint32_t target)
     return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
 }
 
-/* Records of one stream pass in order, so the event's own counter does. A record on another stream while one is still
- * on its way would let the counter run ahead of it: that record is counted by the stream instead. */
+/* Records of one stream pass in order, so the event's own counter does. A record on another stream
+ * while one is still on its way would let the counter run ahead of it: that record is counted by
+ * the stream instead. */
 dp_status_t cpu_event_record(dp_event_t *event, dp_stream_t *s)
 {
     bool own = event->writer == s || signal_reached(&event->done, event->count);
@@ -90,8 +92,8 @@ static dp_status_t wait_here(void *arg)
         cpu_device_wait(w->waiter->device, w->signal, w->target, -1, "a stream waits for an event of another stream");
 
     if (status == DP_ERR_TIMEOUT && host->aborted(host) == DP_OK)
-        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither makes progress", cpu_stream_name(w->waiter),
-                       cpu_stream_name(w->stream));
+        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither makes progress",
+                       cpu_stream_name(w->waiter), cpu_stream_name(w->stream));
     if (status < 0 || !is_tainted(w->stream, w->position))
         return status;
     pthread_mutex_lock(&w->stream->device->lock);

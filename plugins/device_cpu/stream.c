@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stream.c: the worker thread of a stream and the ring that feeds it: one producer, one consumer, no lock, no
- * allocation. */
+ * stream.c: the worker thread of a stream and the ring that feeds it: one producer, one consumer,
+ * no lock, no allocation. */
 #include "device_cpu.h"
 
 #include <signal.h>
@@ -10,7 +10,8 @@
 #include <time.h>
 
 #define IDLE_NS (3600 * 1000000000ll)
-/* How long a worker may take to leave after the job has ended: what it is computing cannot be interrupted. */
+/* How long a worker may take to leave after the job has ended: what it is computing cannot be
+ * interrupted. */
 #define LEAVE_NS (10 * 1000000000ll)
 
 static const char *const names[DP_LANE_COUNT] = {"dp-compute", "dp-all-to-all", "dp-p2p", "dp-reduce"};
@@ -111,7 +112,8 @@ static bool execute_all(dp_stream_t *s)
     return true;
 }
 
-/* Leaves when told to, and when the job is aborted and nothing is queued: no wait would last then. */
+/* Leaves when told to, and when the job is aborted and nothing is queued: no wait would last
+ * then. */
 static void *run_entries(void *arg)
 {
     dp_stream_t *s = arg;
@@ -240,7 +242,8 @@ static dp_status_t failure_of(dp_stream_t *s)
     return DP_FAIL(s->host, failure.status, "%s", failure.message);
 }
 
-/* A worker announces how far it got whenever its ring is empty, so that a lane with nothing to do is not even woken. */
+/* A worker announces how far it got whenever its ring is empty, so that a lane with nothing to do
+ * is not even woken. */
 dp_status_t cpu_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
     dp_status_t status =
@@ -248,7 +251,8 @@ dp_status_t cpu_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
     bool over = s->host->aborted(s->host) < 0;
     dp_status_t failure;
 
-    /* the job is over: the worker leaves, so that the caller may free what it used, or is said not to */
+    /* the job is over: the worker leaves, so that the caller may free what it used, or is said not
+     * to */
     if (status < 0 && over && !join_thread(s, LEAVE_NS))
         return DP_FAIL(s->host, DP_ERR_TIMEOUT, "a function on stream %s does not return", cpu_stream_name(s));
     failure = over || status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_cuda.c: a CUDA GPU as a device: the table of dp.device/1, memory, copies, sums and failures. */
+ * device_cuda.c: a CUDA GPU as a device: the table of dp.device/1, memory, copies, sums and
+ * failures. */
 #include "device_cuda.h"
 
 #include "plugins/common/check.h"
@@ -26,8 +27,8 @@ static dp_status_t check_device_config(const dp_host_t *host, const dp_device_co
     return DP_OK;
 }
 
-/* Streams of a device beside the lanes': one each of this plugin, the transport, attention and the trainer
- * (cuda/side.h). */
+/* Streams of a device beside the lanes': one each of this plugin, the transport, attention and the
+ * trainer (cuda/side.h). */
 enum { SIDE_STREAMS = 4, DEVICES_MAX = 64 };
 static int ranks_here[DEVICES_MAX];
 
@@ -59,8 +60,9 @@ static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *co
     return status;
 }
 
-/* Ranks of this process that are threads share the hardware queues of a device. Streams of a queue run in the order of
- * enqueueing: two ranks that wait for each other in one queue wait for ever. Each process has its own queues. */
+/* Ranks of this process that are threads share the hardware queues of a device. Streams of a queue
+ * run in the order of enqueueing: two ranks that wait for each other in one queue wait for ever.
+ * Each process has its own queues. */
 static dp_status_t count_in(dp_device_t *device)
 {
     const int ranks = __atomic_add_fetch(&ranks_here[device->number % DEVICES_MAX], 1, __ATOMIC_ACQ_REL);
@@ -383,7 +385,8 @@ dp_status_t cuda_device_ask_watches(dp_device_t *device)
     return status < 0 ? cuda_device_keep_failure(device, status) : DP_OK;
 }
 
-/* A fault of the device shows on each of its streams. While a capture is on, the driver may not be asked. */
+/* A fault of the device shows on each of its streams. While a capture is on, the driver may not be
+ * asked. */
 static dp_status_t query_error(dp_device_t *device)
 {
     dp_status_t status = cuda_device_ask_watches(device);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_cuda.h: the objects of a CUDA device. Its primary context is current in the thread that opened it, and no
- * other: green contexts only lend their streams. */
+ * device_cuda.h: the objects of a CUDA device. Its primary context is current in the thread that
+ * opened it, and no other: green contexts only lend their streams. */
 #ifndef DEVICE_CUDA_H
 #define DEVICE_CUDA_H
 
@@ -20,7 +20,8 @@
 #define STAMPS           (1u << 16) /* stamps on their way; a power of two */
 #define MILESTONES       64
 #define MILESTONE_EVERY  64
-#define LEAVE_NS         10000000000 /* a kernel that hears of the end of the job has returned by then */
+/* a kernel that hears of the end of the job has returned by then */
+#define LEAVE_NS 10000000000
 
 typedef struct failure {
     dp_status_t status;
@@ -33,8 +34,8 @@ typedef struct watch {
     void *arg;
 } watch_t;
 
-/* A stamp on its way: the kernel writes the device's time to device->times[i]; *to gets the host's once that is not
-   0. */
+/* A stamp on its way: the kernel writes the device's time to device->times[i]; *to gets the host's
+ * once that is not 0. */
 typedef struct device_stamps {
     volatile uint64_t *times; /* [STAMPS] mapped host memory */
     CUdeviceptr device_times;
@@ -53,7 +54,8 @@ struct dp_stream {
     dp_lane_t lane;
     CUstream cu;
     uint32_t captured; /* number of the capture that it has joined */
-    /* Events that are recorded now and then, so that a wait can tell a busy stream from a stuck one. */
+    /* Events that are recorded now and then, so that a wait can tell a busy stream from a stuck
+     * one. */
     CUevent milestones[MILESTONES];
     uint32_t enqueued, reached, recorded;
 };
@@ -62,7 +64,8 @@ struct dp_event {
     dp_device_t *device;
     dp_event_t *next;
     CUevent cu;
-    uint32_t capture; /* number of the capture that the latest record is in; 0: none, or never recorded */
+    /* number of the capture that the latest record is in; 0: none, or never recorded */
+    uint32_t capture;
     bool recorded;
 };
 
@@ -117,7 +120,8 @@ struct dp_device {
     watch_t *watches;
 };
 
-/* device_cuda.c: keeps the failure that the host has just recorded on this thread; returns its status. */
+/* device_cuda.c: keeps the failure that the host has just recorded on this thread; returns its
+ * status. */
 dp_status_t cuda_device_keep_failure(dp_device_t *device, dp_status_t status);
 /* The first failure that is known; asks the plugins that watch. */
 dp_status_t cuda_device_ask_watches(dp_device_t *device);

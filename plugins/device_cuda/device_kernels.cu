@@ -21,8 +21,9 @@ extern "C" __global__ void __launch_bounds__(256) device_add_f64(double *to, con
     add_elements(to, from, count);
 }
 
-/* The device's time, never 0, to host memory. It is all there is to read, so nothing has to be in order before it: with
- * release order, each end of a segment would wait for every write under way. */
+/* The device's time, never 0, to host memory. It is all there is to read, so nothing has to be in
+ * order before it: with release order, each end of a segment would wait for every write under
+ * way. */
 extern "C" __global__ void device_stamp(uint64_t *to)
 {
     uint64_t now = cuda_globaltimer();
@@ -30,8 +31,8 @@ extern "C" __global__ void device_stamp(uint64_t *to)
     cuda_store_relaxed(to, now != 0 ? now : 1);
 }
 
-/* For each of `rounds` rounds: waits for *call to become the round's number, answers with the device's time. Gives up
- * after a while: the host may have gone. */
+/* For each of `rounds` rounds: waits for *call to become the round's number, answers with the
+ * device's time. Gives up after a while: the host may have gone. */
 extern "C" __global__ void device_echo(const uint64_t *call, uint64_t *answer, int rounds)
 {
     for (int round = 1; round <= rounds; round++) {

@@ -1,15 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: a step as a graph. Every stream that something is put on during a capture joins it, and is joined to the
- * origin at the end; a launch runs behind all earlier work of the device's streams and before all later work. */
+ * graph.c: a step as a graph. Every stream that something is put on during a capture joins it, and
+ * is joined to the origin at the end; a launch runs behind all earlier work of the device's streams
+ * and before all later work. */
 #include "device_cuda.h"
 
 #include <string.h>
 
 #define GRAPH_STAMPS 16384
 
-/* Rooms for the stamps of graphs are made when the device opens: host memory for the device cannot be had, nor given
- * back, while kernels of another rank wait on it for what this rank has yet to capture. */
+/* Rooms for the stamps of graphs are made when the device opens: host memory for the device cannot
+ * be had, nor given back, while kernels of another rank wait on it for what this rank has yet to
+ * capture. */
 dp_status_t cuda_graphs_open(dp_device_t *device)
 {
     const size_t bytes = (size_t)GRAPH_ROOMS * GRAPH_STAMPS * sizeof(uint64_t);

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * partition.c: which multiprocessors the lanes run on. A device is split once, as the driver's rules allow: compute
- * gets groups of the split, which are promised to be scheduled together, communication the remainder. Several ranks on
- * one device cut it into groups of the smallest size, all of them the same way, and take theirs. */
+ * partition.c: which multiprocessors the lanes run on. A device is split once, as the driver's
+ * rules allow: compute gets groups of the split, which are promised to be scheduled together,
+ * communication the remainder. Several ranks on one device cut it into groups of the smallest size,
+ * all of them the same way, and take theirs. */
 #include "device_cuda.h"
 
 #include <stdio.h>
@@ -69,8 +70,8 @@ static dp_status_t split_alone(dp_device_t *device, CUdevResource *all, uint32_t
     return status;
 }
 
-/* Several ranks: of each one's groups communication gets as many as it takes, compute the others. The remainder of the
- * device is nobody's. */
+/* Several ranks: of each one's groups communication gets as many as it takes, compute the others.
+ * The remainder of the device is nobody's. */
 static dp_status_t split_shared(dp_device_t *device, CUdevResource *all, uint32_t comm, uint32_t shares, uint32_t share)
 {
     const dp_host_t *host = device->host;
@@ -101,7 +102,8 @@ static dp_status_t split_shared(dp_device_t *device, CUdevResource *all, uint32_
     return status;
 }
 
-/* Without green contexts lanes are told apart by priority alone, and kernels that keep to a number of blocks. */
+/* Without green contexts lanes are told apart by priority alone, and kernels that keep to a number
+ * of blocks. */
 static dp_status_t fall_back(dp_device_t *device, uint32_t comm, uint32_t shares, const char *why)
 {
     uint32_t all = (uint32_t)device->sm_count / shares;

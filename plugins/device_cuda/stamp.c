@@ -1,16 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stamp.c: times of points in streams. A kernel of one thread writes the device's clock into memory that the host sees;
- * the host turns it into its own when it next waits. The clocks are set by each other at the start, and now and then:
- * the host calls, a kernel answers with its time, and of several rounds the shortest one counts. Where a launch returns
- * only when its kernel has (CUDA_LAUNCH_BLOCKING, profilers that replay kernels), the host's time around a stamp
- * serves. */
+ * stamp.c: times of points in streams. A kernel of one thread writes the device's clock into memory
+ * that the host sees; the host turns it into its own when it next waits. The clocks are set by each
+ * other at the start, and now and then: the host calls, a kernel answers with its time, and of
+ * several rounds the shortest one counts. Where a launch returns only when its kernel has
+ * (CUDA_LAUNCH_BLOCKING, profilers that replay kernels), the host's time around a stamp serves. */
 #include "device_cuda.h"
 
 #include <string.h>
 
-#define ROUNDS         16
-#define ANSWERS        (2 * ROUNDS) /* of the kernel that answers, then of those that stamp: it may still be at work */
+#define ROUNDS 16
+/* of the kernel that answers, then of those that stamp: it may still be at work */
+#define ANSWERS        (2 * ROUNDS)
 #define RECALIBRATE_NS 5000000000
 #define ECHO_NS        100000000 /* the kernel waits half as long for the host */
 #define ANSWER_NS      5000000000
@@ -149,7 +150,8 @@ void cuda_stamps_close(dp_device_t *device)
     device->host->release(device->host, device->stamps.to);
 }
 
-/* A slot that is still on its way holds up nothing but the end of the ring: streams run at different speeds. */
+/* A slot that is still on its way holds up nothing but the end of the ring: streams run at
+ * different speeds. */
 void cuda_stamps_deliver(dp_device_t *device)
 {
     device_stamps_t *st = &device->stamps;

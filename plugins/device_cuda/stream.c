@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stream.c: streams, events, and how the host waits for them: it asks, and sleeps through the host's wait in
- * between. */
+ * stream.c: streams, events, and how the host waits for them: it asks, and sleeps through the
+ * host's wait in between. */
 #include "device_cuda.h"
 
 #include <sched.h>
@@ -128,7 +128,8 @@ void cuda_stream_close(dp_stream_t *s)
     free_stream(s);
 }
 
-/* Streams that something is put on while a capture is on belong to it, whether or not an event has led there. */
+/* Streams that something is put on while a capture is on belong to it, whether or not an event has
+ * led there. */
 dp_status_t cuda_stream_enter(dp_stream_t *s)
 {
     dp_device_t *device = s->device;
@@ -225,10 +226,12 @@ dp_status_t cuda_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
     if (device->capture_origin != NULL)
         return DP_FAIL(device->host, DP_ERR_INVALID, "stream %s cannot be waited for while a step is captured",
                        cuda_lane_name(s->lane));
-    (void)cuda_device_make_current(device); /* fails on a device that has failed: the stream says so better */
+    /* fails on a device that has failed: the stream says so better */
+    (void)cuda_device_make_current(device);
     status = wait_idle(s, timeout_ns, &left);
     cuda_stamps_deliver(device);
-    if (left && status == DP_ERR_TIMEOUT && device->host->aborted(device->host) < 0) /* why it has: this stream left */
+    /* why it has: this stream left */
+    if (left && status == DP_ERR_TIMEOUT && device->host->aborted(device->host) < 0)
         return DP_FAIL(device->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on",
                        cuda_lane_name(s->lane));
     if (status == DP_OK && (late = cuda_stamps_calibrate_late(device)) < 0)
@@ -296,8 +299,8 @@ dp_status_t cuda_event_record(dp_event_t *event, dp_stream_t *s)
     return DP_OK;
 }
 
-/* A record made outside of a capture is no edge inside of it, and the other way round: there, a graph is launched
- * behind and before everything else (graph.c). */
+/* A record made outside of a capture is no edge inside of it, and the other way round: there, a
+ * graph is launched behind and before everything else (graph.c). */
 dp_status_t cuda_event_wait(dp_stream_t *s, dp_event_t *event)
 {
     dp_device_t *device = s->device;

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ep_exchange.c: dp.ep.draft/1 over the exchanges of any dp.comm/1, by host code on host memory. A call packs rows, exchanges
- * them and lays them where they belong, all on the stream that it is given; the only state an instance changes is the
- * number of its next exchange. What is sent stands in plugins/moe/dims.h. */
+ * ep_exchange.c: dp.ep.draft/1 over the exchanges of any dp.comm/1, by host code on host memory. A
+ * call packs rows, exchanges them and lays them where they belong, all on the stream that it is
+ * given; the only state an instance changes is the number of its next exchange. What is sent stands
+ * in plugins/moe/dims.h. */
 #include <dualpipe/draft/ep.h>
 
 #include "plugins/common/check.h"
@@ -40,8 +41,8 @@ struct dp_ep {
     } scratch;
 };
 
-/* In saved memory, written by dispatch: other calls find it, or what they were given is no micro-batch of ours, or one
- * that is over. */
+/* In saved memory, written by dispatch: other calls find it, or what they were given is no
+ * micro-batch of ours, or one that is over. */
 typedef struct mark {
     uint64_t magic;
     const dp_ep_t *ep;
@@ -196,7 +197,8 @@ static dp_status_t take_out(void *arg)
     return DP_OK;
 }
 
-/* Before an exchange back: the rows of each source rank together, those of an expert in the order they came in. */
+/* Before an exchange back: the rows of each source rank together, those of an expert in the order
+ * they came in. */
 static dp_status_t pack_back(void *arg)
 {
     const task_t *t = arg;

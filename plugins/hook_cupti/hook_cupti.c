@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * hook_cupti.c: activities by CUPTI, which is opened at run time, and ranges by NVTX. CUPTI records for the whole
- * process: what is here is shared by all ranks of it, and each finds its own by the number in its operations' tags. */
+ * hook_cupti.c: activities by CUPTI, which is opened at run time, and ranges by NVTX. CUPTI records
+ * for the whole process: what is here is shared by all ranks of it, and each finds its own by the
+ * number in its operations' tags. */
 #include "records.h"
 
 #include "plugins/common/check.h"

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * dispatch.h: rows on their way over exchanges, in memory that host code reaches. What is sent stands in dims.h: rows
- * are packed at their owners, fanned out to (expert, source rank) order where they arrive, and found when they are
- * back. Nothing here computes with them: a row is so many bytes. */
+ * dispatch.h: rows on their way over exchanges, in memory that host code reaches. What is sent
+ * stands in dims.h: rows are packed at their owners, fanned out to (expert, source rank) order
+ * where they arrive, and found when they are back. Nothing here computes with them: a row is so
+ * many bytes. */
 #ifndef PLUGINS_MOE_DISPATCH_H
 #define PLUGINS_MOE_DISPATCH_H
 
@@ -14,8 +15,9 @@
 
 /* Where in saved memory lies what a micro-batch keeps of its way. */
 typedef struct moe_dispatch_layout {
-    size_t place;                     /* [T,k] of the head of (token, choice) among those we send */
-    size_t out_first, out_heads;      /* [R] heads we send to each rank: the first one's place, how many */
+    size_t place; /* [T,k] of the head of (token, choice) among those we send */
+    /* [R] heads we send to each rank: the first one's place, how many */
+    size_t out_first, out_heads;
     size_t out_offsets, out_counts;   /* [R] the rows that go with them, lists included */
     size_t in_heads, in_counts;       /* [R] heads and rows we got from each rank */
     size_t back_offsets, back_counts; /* [R] rows we send back, lists included */
@@ -40,15 +42,16 @@ typedef struct moe_dispatch {
 void moe_dispatch_lay_out(layout_t *saved, const moe_dims_t *n, moe_dispatch_layout_t *layout_out);
 void moe_dispatch_find(moe_dispatch_t *v, char *saved, const moe_dispatch_layout_t *layout);
 
-/* Where the head of each choice goes. The replicas of a rank are consecutive, so sorting by replica sorts by
- * destination as well. counts: of heads for each replica; used up. */
+/* Where the head of each choice goes. The replicas of a rank are consecutive, so sorting by replica
+ * sorts by destination as well. counts: of heads for each replica; used up. */
 void moe_dispatch_place(const moe_dispatch_t *v, int32_t *counts);
-/* To the experts: a head for each (token, choice), with its weight when there are weights, and a row for each rank that
- * a token goes to. from: [T,d]; last: [R], scratch. */
+/* To the experts: a head for each (token, choice), with its weight when there are weights, and a
+ * row for each rank that a token goes to. from: [T,d]; last: [R], scratch. */
 void moe_dispatch_pack(const moe_dispatch_t *v, const void *from, const void *weights, uint32_t call, int32_t *last);
 /* What came is of this call, and as much as dispatch brought, which counts it. */
 dp_status_t moe_dispatch_take_out(const moe_dispatch_t *v, uint32_t call);
-/* Fans received rows out to (expert, rank) order, and the weights of their heads where wanted. next: [R], scratch. */
+/* Fans received rows out to (expert, rank) order, and the weights of their heads where wanted.
+ * next: [R], scratch. */
 void moe_dispatch_fan_out(const moe_dispatch_t *v, int32_t *next, void *to, void *weights);
 /* Back: begins the list for each rank, of which the caller fills in the heads. */
 void moe_dispatch_begin_back(const moe_dispatch_t *v, uint32_t call);

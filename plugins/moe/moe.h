@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe.h: what the MoE plugins share on the host: which configurations they take, where parameters lie and how they are
- * called, the exchanges, and the check that every call begins with. Letters as in dims.h. */
+ * moe.h: what the MoE plugins share on the host: which configurations they take, where parameters
+ * lie and how they are called, the exchanges, and the check that every call begins with. Letters as
+ * in dims.h. */
 #ifndef PLUGINS_MOE_MOE_H
 #define PLUGINS_MOE_MOE_H
 
@@ -29,7 +30,8 @@ typedef struct moe_params {
     uint32_t nparams;
 } moe_params_t;
 
-/* shape.c: refuses what cannot be, with the reason; else the sizes. Whatever is counted with 32 bits fits. */
+/* shape.c: refuses what cannot be, with the reason; else the sizes. Whatever is counted with 32
+ * bits fits. */
 dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *config,
                           moe_dims_t *dims_out);
 /* For micro-batches of so many tokens. */

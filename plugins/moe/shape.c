@@ -123,7 +123,8 @@ static bool multiply_sizes(int64_t a, int64_t b, int32_t *out)
     return true;
 }
 
-/* Room for `even` rows, the share if all experts got as many, times the capacity asked for; at most `all`. */
+/* Room for `even` rows, the share if all experts got as many, times the capacity asked for; at most
+ * `all`. */
 static int32_t rows_for(double capacity, double even, int32_t all)
 {
     const double rows = ceil(capacity * even);
@@ -136,8 +137,8 @@ static bool add_sizes(int64_t a, int64_t b, int32_t *out)
     return multiply_sizes(a + b, 1, out);
 }
 
-/* What is sent: see dims.h. Lists of heads that overflow a capacity are written all the same, so room for those that we
- * send does not depend on it. */
+/* What is sent: see dims.h. Lists of heads that overflow a capacity are written all the same, so
+ * room for those that we send does not depend on it. */
 static bool count_sent(moe_dims_t *n)
 {
     const int64_t chosen = (int64_t)n->tokens * n->top_k, heads = chosen > n->rows ? chosen : n->rows;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cpu.c: the plugin and its calls. A call puts kernels and exchanges on the stream it is given and returns; the
- * only state an instance changes is the number of its next exchange. */
+ * moe_cpu.c: the plugin and its calls. A call puts kernels and exchanges on the stream it is given
+ * and returns; the only state an instance changes is the number of its next exchange. */
 #include "moe_cpu.h"
 #include "plugins/common/check.h"
 

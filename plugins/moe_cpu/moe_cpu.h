@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cpu.h: where the data of one MoE block lie in the memory it is handed, and what a kernel gets to see. Letters as
- * in plugins/moe/dims.h. */
+ * moe_cpu.h: where the data of one MoE block lie in the memory it is handed, and what a kernel gets
+ * to see. Letters as in plugins/moe/dims.h. */
 #ifndef MOE_CPU_H
 #define MOE_CPU_H
 
@@ -13,29 +13,34 @@
 typedef struct moe_layout {
     moe_params_t params;
     struct {
-        size_t h, rstd, scores;     /* [T,d] [T] [T,E]; scores become the gradient of the logits */
-        size_t weights, chosen;     /* [T,k] each */
-        size_t replica;             /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
-        size_t cells;               /* [L,R] rows for each expert from each rank */
+        size_t h, rstd, scores; /* [T,d] [T] [T,E]; scores become the gradient of the logits */
+        size_t weights, chosen; /* [T,k] each */
+        /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
+        size_t replica;
+        size_t cells;                   /* [L,R] rows for each expert from each rank */
         moe_dispatch_layout_t dispatch; /* without dp.ep.draft/1 */
-        size_t ep;                  /* what its backend keeps */
-        size_t x, dy;               /* [N,d] a received row for each head, ordered by (expert, rank) */
-        size_t gate, up, act;       /* [N,f] gate and up become their gradients; act: weighted input of w_down */
+        size_t ep;                      /* what its backend keeps */
+        /* [N,d] a received row for each head, ordered by (expert, rank) */
+        size_t x, dy;
+        /* [N,f] gate and up become their gradients; act: weighted input of w_down */
+        size_t gate, up, act;
         size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
-        size_t own_dy;                             /* [T,d] only with shared experts, else in work */
-        size_t dnorm;                              /* [d] */
+        /* [T,d] only with shared experts, else in work */
+        size_t own_dy;
+        size_t dnorm; /* [d] */
         size_t bytes, backward_buffer_bytes;
     } saved;
     struct {
-        /* sent rows, on the way out and later on the way back. With dp.ep.draft/1 those that its backend is given:
-           [T,d] on the way out, [N,d] on the way back. */
+        /* sent rows, on the way out and later on the way back. With dp.ep.draft/1 those that its
+         * backend is given: [T,d] on the way out, [N,d] on the way back. */
         size_t rows;
         size_t returned;     /* [T,k,d] what it brings back */
         size_t row_dweights; /* double [N] for it: gradients of the weights of received rows */
-        size_t shared;       /* [T,d] forward: output of the shared experts. backward: gradient of n */
-        size_t dweights;     /* double [T,k] */
-        size_t weights;      /* [N] weights of the received heads */
-        size_t own_dy;       /* [T,d] without shared experts */
+        /* [T,d] forward: output of the shared experts. backward: gradient of n */
+        size_t shared;
+        size_t dweights; /* double [T,k] */
+        size_t weights;  /* [N] weights of the received heads */
+        size_t own_dy;   /* [T,d] without shared experts */
         size_t bytes;
     } work;
     struct {
@@ -89,7 +94,8 @@ struct dp_moe {
     dp_recompute_t recompute;
 };
 
-/* layout.c; ep: what the backend of dp.ep.draft/1 asks for, NULL without one; element: bytes of one. */
+/* layout.c; ep: what the backend of dp.ep.draft/1 asks for, NULL without one; element: bytes of
+ * one. */
 dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute,
                             const dp_ep_sizes_t *ep, size_t element, moe_layout_t *layout_out);
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cublaslt.c: grouped products by cuBLASLt (13.4 or later). Its matrices are stored by columns: C = A B by rows is
- * C^T = B^T A^T to it, and what is its A is our B. */
+ * cublaslt.c: grouped products by cuBLASLt (13.4 or later). Its matrices are stored by columns: C =
+ * A B by rows is C^T = B^T A^T to it, and what is its A is our B. */
 #include "library.h"
 
 #include "cuda/blas.h"

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cutlass.c: grouped products by CUTLASS's kernels for sm_90a. They lie in moe_cuda_cutlass.so, which is beside this
- * plugin where CUTLASS was found when it was built. */
+ * cutlass.c: grouped products by CUTLASS's kernels for sm_90a. They lie in moe_cuda_cutlass.so,
+ * which is beside this plugin where CUTLASS was found when it was built. */
 #include "library.h"
 
 #include "cuda/import.h"

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernels.h: what kernels are handed; read by C and CUDA. Letters as in plugins/moe/dims.h. Types: "real" is the
- * block's dtype; "sum" is double for DP_F64 and float otherwise; "wide" is float for DP_BF16 and double otherwise. */
+ * kernels.h: what kernels are handed; read by C and CUDA. Letters as in plugins/moe/dims.h. Types:
+ * "real" is the block's dtype; "sum" is double for DP_F64 and float otherwise; "wide" is float for
+ * DP_BF16 and double otherwise. */
 #ifndef MOE_CUDA_KERNELS_H
 #define MOE_CUDA_KERNELS_H
 
@@ -14,14 +15,16 @@ enum {
     MOE_STRIP = 64,          /* tokens whose gradients of the norm's gain are summed first */
     MOE_MOST_RANKS = 1024,
     MOE_ROW_ALIGNMENT = 128, /* bytes of a cache line: of sent rows */
-    /* Tiles of products and the shared memory of their stages: on tensor cores by rows and by cells, without. */
+    /* Tiles of products and the shared memory of their stages: on tensor cores by rows and by
+     * cells, without. */
     MOE_ROWS_M = 128,
     MOE_ROWS_N = 256,
     MOE_ROWS_SHARED = 4 * (128 + 256) * 64 * 2,
     MOE_CELLS_M = 128,
     MOE_CELLS_N = 256,
     MOE_CELLS_SHARED = 3 * (128 + 256) * 64 * 2,
-    MOE_WGMMA_SHARED = 4 * (128 + 256) * 64 * 2 + 1024, /* in tiles of MOE_ROWS_M x MOE_ROWS_N both ways */
+    /* in tiles of MOE_ROWS_M x MOE_ROWS_N both ways */
+    MOE_WGMMA_SHARED = 4 * (128 + 256) * 64 * 2 + 1024,
     MOE_PLAIN_TILE = 64,
     MOE_PRODUCT_THREADS = 256
 };
@@ -33,11 +36,13 @@ typedef struct moe_fault {
     int32_t claimed; /* by the thread that writes the rest */
     uint32_t kind;   /* written last */
     int32_t call;
-    int32_t rank, rows; /* rank: whose rows, or which expert has no replica; rows: how many there is no room for */
+    /* rank: whose rows, or which expert has no replica; rows: how many there is no room for */
+    int32_t rank, rows;
 } moe_fault_t;
 
-/* The memory of a call: X(type, name, rows, columns, bytes of an element), in this order, with n the dims; real and
- * sum: bytes of those types. layout.c makes offsets of them, moe_call the pointers that kernels get. */
+/* The memory of a call: X(type, name, rows, columns, bytes of an element), in this order, with n
+ * the dims; real and sum: bytes of those types. layout.c makes offsets of them, moe_call the
+ * pointers that kernels get. */
 #define MOE_SAVED(X)                                                                                                   \
     X(void, h, n->tokens, n->hidden, real)                                                                             \
     X(void, rstd, n->tokens, 1, sum)                                                                                   \
@@ -45,10 +50,10 @@ typedef struct moe_fault {
     X(void, weights, n->tokens, n->top_k, sum)                                                                         \
     X(int32_t, chosen, n->tokens, n->top_k, 4)                                                                         \
     X(int32_t, replica, n->tokens, n->top_k, 4) /* which serves (token, choice) */                                     \
-    X(int32_t, place, n->tokens, n->top_k, 4)   /* of the head of (token, choice) among those we send */               \
+    X(int32_t, place, n->tokens, n->top_k, 4)   /* of the head of (token, choice) we send */                           \
     X(int32_t, row, n->tokens, n->top_k, 4)     /* which of the rows to its rank is the token's */                     \
     X(int32_t, counts, n->experts, 1, 4)        /* how often each expert was chosen */                                 \
-    X(int32_t, out_first, n->ranks, 1, 4)       /* heads we send to each rank: the first one's place, how many */      \
+    X(int32_t, out_first, n->ranks, 1, 4)       /* heads to each rank: first place, number */                          \
     X(int32_t, out_heads, n->ranks, 1, 4)                                                                              \
     X(int32_t, out_offsets, n->ranks, 1, 4) /* the rows that go with them, lists included */                           \
     X(int32_t, out_counts, n->ranks, 1, 4)                                                                             \
@@ -57,28 +62,28 @@ typedef struct moe_fault {
     X(int32_t, in_counts, n->ranks, 1, 4)    /* rows we got from each rank, list included */                           \
     X(int32_t, back_offsets, n->ranks, 1, 4) /* rows we send back, lists included */                                   \
     X(int32_t, back_counts, n->ranks, 1, 4)                                                                            \
-    X(int32_t, from, n->ranks, n->local + 1, 4) /* first head of each expert among those of a rank */                  \
-    X(int32_t, cells, n->local, n->ranks, 4)    /* heads for each expert from each rank: how many, the first in x */   \
+    X(int32_t, from, n->ranks, n->local + 1, 4) /* of a rank's heads, each expert's first */                           \
+    X(int32_t, cells, n->local, n->ranks, 4)    /* by expert and rank: heads, first in x */                            \
     X(int32_t, first, n->local, n->ranks, 4)                                                                           \
     X(int32_t, group_rows, n->local, 1, 4) /* the same for each expert */                                              \
     X(int32_t, group_first, n->local, 1, 4)                                                                            \
     X(void, dnorm, n->hidden, 1, sum)                                                                                  \
-    X(void, shared_gate, n->tokens, n->shared, real) /* of the shared experts, as gate, up and act below */            \
+    X(void, shared_gate, n->tokens, n->shared, real) /* of shared experts, as gate, up, act */                         \
     X(void, shared_up, n->tokens, n->shared, real)                                                                     \
     X(void, shared_act, n->tokens, n->shared, real)                                                                    \
     X(void, shared_dy, n->shared > 0 ? n->tokens : 0, n->hidden, real)                                                 \
     X(int32_t, source, n->rows, 1, 4) /* which rank each row of x is from; below 0: nobody's */                        \
     X(int32_t, back, n->rows, 1, 4)   /* which row it is on its way back */                                            \
     X(void, arrived_weights, n->rows, 1, sum)                                                                          \
-    X(void, x, n->rows, n->hidden, real) /* a received row for each head, ordered by (expert, rank) */                 \
+    X(void, x, n->rows, n->hidden, real) /* a row for each head, by (expert, rank) */                                  \
     X(void, gate, n->rows, n->ffn, real) /* gate and up become their gradients */                                      \
     X(void, up, n->rows, n->ffn, real)                                                                                 \
     X(void, act, n->rows, n->ffn, real) /* input of w_down */                                                          \
     X(void, dy, n->rows, n->hidden, real)
 
 #define MOE_WORK(X)                                                                                                    \
-    X(char, rows, n->sent_rows, n->row_bytes, 1) /* to be sent */                                                     \
-    X(void, own, n->tokens, n->hidden, sum)      /* forward: output of the shared experts; backward: gradient of n */  \
+    X(char, rows, n->sent_rows, n->row_bytes, 1) /* to be sent */                                                      \
+    X(void, own, n->tokens, n->hidden, sum)      /* shared experts' output; gradient of n */                           \
     X(double, dweights, n->tokens, n->top_k, 8)                                                                        \
     X(void, passing_dy, n->shared > 0 ? 0 : n->tokens, n->hidden, real)
 
@@ -119,18 +124,19 @@ typedef struct moe_call {
 
 /* Rows of an activation, of the routed experts (sent given) or of the shared ones. */
 typedef struct moe_glu {
-    void *gate, *up, *act;                  /* real [rows, width] */
-    const void *weights;                    /* sum [rows]; NULL: 1 */
-    const int32_t *source, *back;           /* as in moe_call_t, as the rest */
-    const int32_t *first, *heads, *offsets; /* [ranks] in_first, in_heads, back_offsets; NULL: there are `rows` rows */
+    void *gate, *up, *act;        /* real [rows, width] */
+    const void *weights;          /* sum [rows]; NULL: 1 */
+    const int32_t *source, *back; /* as in moe_call_t, as the rest */
+    /* [ranks] in_first, in_heads, back_offsets; NULL: there are `rows` rows */
+    const int32_t *first, *heads, *offsets;
     char *sent;
     int64_t row_bytes;
     int32_t rows, ranks, width, hidden, label, vectors;
 } moe_glu_t;
 
 /**
- * One grouped product. By rows: C rows = A rows times the group's B. By cells: C of the group += A^T B over its rows,
- * which lie in `cells` runs that are added one after the other.
+ * One grouped product. By rows: C rows = A rows times the group's B. By cells: C of the group +=
+ * A^T B over its rows, which lie in `cells` runs that are added one after the other.
  */
 typedef struct moe_product {
     /* [groups, cells] how many, which is the first; NULL: one run of `m` (by cells: `k`) rows */
@@ -146,7 +152,8 @@ typedef struct moe_product {
     /* 1 or 2; not both 2 */
     int32_t parts, outputs;
     int32_t accumulate; /* by rows: C is added to */
-    void *apart;        /* memory for C as sums, one row behind the other, for whom a map is too much; NULL: none */
+    /* memory for C as sums, one row behind the other, for whom a map is too much; NULL: none */
+    void *apart;
 } moe_product_t;
 
 enum { MOE_FORM_NN = 0, MOE_FORM_NT, MOE_FORM_TN };
@@ -157,8 +164,8 @@ typedef struct moe_groups {
     int32_t *rows[3], *columns[3], *ld[3];
 } moe_groups_t;
 
-/* What CUTLASS does, in arrays on the device. A group of m = 0 is passed over; with k = 0 and m > 0 what its sums begin
-   with is undefined. */
+/* What CUTLASS does, in arrays on the device. A group of m = 0 is passed over; with k = 0 and m > 0
+ * what its sums begin with is undefined. */
 typedef struct moe_cutlass_groups {
     int32_t groups;
     int32_t *sizes;  /* [groups][3]: m, n, k */

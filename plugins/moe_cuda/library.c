@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * library.c: which products a library makes, and what is done around them.
  *
- * It reads pointers and sizes of all groups from device memory, so a kernel writes them there first, from the counts
- * of rows that the host does not know. It has no map of rows: products to be sent are made where they lie together,
- * and copied. */
+ * It reads pointers and sizes of all groups from device memory, so a kernel writes them there
+ * first, from the counts of rows that the host does not know. It has no map of rows: products to be
+ * sent are made where they lie together, and copied. */
 #include "library.h"
 
 #include <string.h>

@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * library.h: the experts' products, bf16, by a library that multiplies groups whose sizes lie on the device. */
+ * library.h: the experts' products, bf16, by a library that multiplies groups whose sizes lie on
+ * the device. */
 #ifndef MOE_CUDA_LIBRARY_H
 #define MOE_CUDA_LIBRARY_H
 
 #include "moe_cuda.h"
 
-/* Finds the library that moe->products names and how it makes each product of the experts; each runs once on no rows,
-   so that no step waits for a kernel that is loaded. DP_ERR_UNSUPPORTED: there is none, or it is too old. */
+/* Finds the library that moe->products names and how it makes each product of the experts; each
+ * runs once on no rows, so that no step waits for a kernel that is loaded. DP_ERR_UNSUPPORTED:
+ * there is none, or it is too old. */
 dp_status_t moe_library_open(dp_moe_t *moe);
 void moe_library_close(dp_moe_t *moe);
 /* What it says of itself in a report. */
@@ -26,9 +28,9 @@ typedef struct moe_shape {
 
 enum { MOE_UP, MOE_DOWN, MOE_DOWN_BACK, MOE_UP_BACK, MOE_UP_GRADS, MOE_DOWN_GRADS, MOE_SHAPES };
 
-/* One library. open finds it; lay_out says where its own things lie in `memory` of the device, and how many bytes that
-   is; prepare makes ready to run, in memory of zeros; close takes what they left. multiply: one part of a product,
-   added to what C holds or not. */
+/* One library. open finds it; lay_out says where its own things lie in `memory` of the device, and
+ * how many bytes that is; prepare makes ready to run, in memory of zeros; close takes what they
+ * left. multiply: one part of a product, added to what C holds or not. */
 typedef struct moe_maker {
     const char *about;
     dp_status_t (*open)(dp_moe_t *moe);

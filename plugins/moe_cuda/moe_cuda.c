@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cuda.c: the plugin and its calls. A call puts kernels, products and exchanges on the stream it is given and
- * returns; what sizes they have, the device alone knows. The only state an instance changes is the number of its next
- * exchange, and with a library what that reads of groups. */
+ * moe_cuda.c: the plugin and its calls. A call puts kernels, products and exchanges on the stream
+ * it is given and returns; what sizes they have, the device alone knows. The only state an instance
+ * changes is the number of its next exchange, and with a library what that reads of groups. */
 #include "moe_cuda.h"
 #include "plugins/common/check.h"
 #include "plugins/common/debug.h"

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cuda.h: where the data of one MoE block lie in the memory it is handed, and the instance. Letters and types as in
- * kernels.h. */
+ * moe_cuda.h: where the data of one MoE block lie in the memory it is handed, and the instance.
+ * Letters and types as in kernels.h. */
 #ifndef MOE_CUDA_H
 #define MOE_CUDA_H
 
@@ -11,11 +11,15 @@
 
 /* Which way the experts' products are made; DUALPIPE_DEBUG=moe_cuda.products chooses. */
 typedef enum moe_products {
-    MOE_GROUPED = 0, /* "grouped", the default: kernels of ours, tensor cores where type and sizes allow */
-    MOE_PLAIN,       /* "plain": kernels of ours without tensor cores */
-    MOE_CUBLASLT,    /* "cublaslt": those of the experts by cuBLASLt's grouped layouts, the others as grouped */
-    MOE_CUTLASS,     /* "cutlass": the same by kernels of CUTLASS, on devices of capability 9.0 alone */
-    MOE_WGMMA        /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
+    /* "grouped", the default: kernels of ours, tensor cores where type and sizes allow */
+    MOE_GROUPED = 0,
+    MOE_PLAIN, /* "plain": kernels of ours without tensor cores */
+    /* "cublaslt": those of the experts by cuBLASLt's grouped layouts, the others as grouped */
+    MOE_CUBLASLT,
+    /* "cutlass": the same by kernels of CUTLASS, on devices of capability 9.0 alone */
+    MOE_CUTLASS,
+    /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
+    MOE_WGMMA
 } moe_products_t;
 
 /* Offsets in bytes of the arrays of kernels.h, each within its memory; of some of MOE_SAVED into
@@ -49,7 +53,8 @@ typedef struct moe_kernels {
     MOE_ROWS_COMMON(MOE_MEMBER)
 #undef MOE_MEMBER
     CUfunction group_table, group_sizes, place_rows, place_sums; /* for a library */
-    CUfunction plain[MOE_FORMS][2], tensor[MOE_FORMS][2]; /* [form][1: C is of the type of sums]; NULL: there is none */
+    /* [form][1: C is of the type of sums]; NULL: there is none */
+    CUfunction plain[MOE_FORMS][2], tensor[MOE_FORMS][2];
 } moe_kernels_t;
 
 struct dp_moe {
@@ -87,14 +92,15 @@ static inline bool moe_uses_library(const dp_moe_t *moe)
            moe->n.hidden % 8 == 0 && moe->n.ffn % 8 == 0;
 }
 
-/* instance.c: kernels and fault record of an instance. moe_instance_close() takes what moe_instance_open() left. */
+/* instance.c: kernels and fault record of an instance. moe_instance_close() takes what
+ * moe_instance_open() left. */
 dp_status_t moe_instance_open(dp_moe_t *moe);
 const char *moe_about(const dp_moe_t *moe);
 void moe_instance_close(dp_moe_t *moe);
 /* What a kernel found wrong so far; dp_watch_fn. */
 dp_status_t moe_check(void *moe);
 
-/* products.c: puts a product on a stream, with the kernel that fits it. sums: C is of the type of sums, not of the
-   block's. */
+/* products.c: puts a product on a stream, with the kernel that fits it. sums: C is of the type of
+ * sums, not of the block's. */
 dp_status_t moe_multiply(dp_moe_t *moe, moe_form_t form, bool sums, const moe_product_t *product, CUstream s);
 #endif

@@ -1,18 +1,20 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_gemm.cu: grouped products whose sizes are on the device. A launch has as many blocks as run at once; each takes
- * every gridDim-th tile of all groups, and finds its group by walking over the rows of the groups.
+ * moe_gemm.cu: grouped products whose sizes are on the device. A launch has as many blocks as run
+ * at once; each takes every gridDim-th tile of all groups, and finds its group by walking over the
+ * rows of the groups.
  *
- * An element of C is one chain of additions over K from the first to the last, whatever else is in the launch: its bits
- * depend on its row of A and its column of B alone (by cells: on the rows of its cells in their order, on top of what C
- * held). */
+ * An element of C is one chain of additions over K from the first to the last, whatever else is in
+ * the launch: its bits depend on its row of A and its column of B alone (by cells: on the rows of
+ * its cells in their order, on top of what C held). */
 #include "moe_tiles.cuh"
 
-/* ---- tensor cores: bf16 with fp32 sums. Shared memory is filled by cp.async some steps ahead, over the ends of tiles.
-   ---- */
+/* ---- tensor cores: bf16 with fp32 sums. Shared memory is filled by cp.async some steps ahead,
+ * over the ends of tiles. ---- */
 
-/* Fragments of 16 x 16 elements. A of m16n8k16 has its four 8 x 8 parts in the order (m, k) = 00, 10, 01, 11; two B
- * next to each other in the order (n, k) = 00, 01, 10, 11. Lane l gives the address of row l % 8 of part l / 8. */
+/* Fragments of 16 x 16 elements. A of m16n8k16 has its four 8 x 8 parts in the order (m, k) = 00,
+ * 10, 01, 11; two B next to each other in the order (n, k) = 00, 01, 10, 11. Lane l gives the
+ * address of row l % 8 of part l / 8. */
 template <int ROWS, int THREADS>
 CUDA_DEVICE void fragment_a(uint32_t r[4], cuda_bf16 *tile, along_k<ROWS, THREADS>, int row, int k)
 {
@@ -113,7 +115,8 @@ template <bool TB, typename C> CUDA_DEVICE void rows_tensor(const moe_product_t 
     for (int i = 0; i < STAGES - 1; i++)
         fill(i);
     for (int64_t at = blockIdx.x; row_seek<block::m, block::n>(p, &now, at, &tile); at += gridDim.x) {
-        const bool work = block::row() < tile.rows && tile.column + block::column() < p.n; /* of this warp */
+        /* of this warp */
+        const bool work = block::row() < tile.rows && tile.column + block::column() < p.n;
         typename block::sums sum;
 
 #pragma unroll
@@ -127,7 +130,8 @@ template <bool TB, typename C> CUDA_DEVICE void rows_tensor(const moe_product_t 
             cuda_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
 
             cuda_copy_wait<STAGES - 2>();
-            __syncthreads(); /* this stage is full for all, and all are done with the one before it */
+            /* this stage is full for all, and all are done with the one before it */
+            __syncthreads();
             fill((stage + STAGES - 1) % STAGES);
             if (work) {
                 if (TB)
@@ -251,7 +255,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_tn_bf16(con
     cells_tensor(p);
 }
 
-/* ---- any type, any size, any alignment: tiles of 64 x 64, 4 x 4 of them for each of 256 threads ---- */
+/* ---- any type, any size, any alignment: tiles of 64 x 64, 4 x 4 of them for each of 256 threads
+ * ---- */
 
 enum { PLAIN = MOE_PLAIN_TILE, PLAIN_STEP = 16, PLAIN_THREADS = MOE_PRODUCT_THREADS };
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_groups.cu: what products by a library need: pointers and sizes of all groups, and rows that go where they are sent
- * from. */
+ * moe_groups.cu: what products by a library need: pointers and sizes of all groups, and rows that
+ * go where they are sent from. */
 #include "moe_real.cuh"
 
 /* Group i of a product: C [m, n] of A and B, by rows. */
@@ -29,8 +29,8 @@ CUDA_DEVICE group find_group(const moe_product_t &p, int i, int form, int part, 
     return g;
 }
 
-/* One block. cuBLASLt's matrices are stored by columns: its A is our B, its B our A, and ours by rows are its own
- * transposed. A group is an output of an expert. */
+/* One block. cuBLASLt's matrices are stored by columns: its A is our B, its B our A, and ours by
+ * rows are its own transposed. A group is an output of an expert. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
     moe_cuda_group_table(const moe_product_t p, const moe_groups_t t, int form, int part, int c_bytes)
 {
@@ -52,8 +52,8 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
     }
 }
 
-/* The same as CUTLASS has it. Where there is nothing to sum there is no product: it would begin with what is in its
- * registers. */
+/* The same as CUTLASS has it. Where there is nothing to sum there is no product: it would begin
+ * with what is in its registers. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
     moe_cuda_group_sizes(const moe_product_t p, const moe_cutlass_groups_t t, int form, int part, int c_bytes)
 {

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_rows.cu: rows on their way, as plugins/moe/dims.h has it: fanned out to (expert, source rank) order where they
- * arrive, and summed in the order of choice when they are back. A block takes a row, or a token with all its rows. */
+ * moe_rows.cu: rows on their way, as plugins/moe/dims.h has it: fanned out to (expert, source rank)
+ * order where they arrive, and summed in the order of choice when they are back. A block takes a
+ * row, or a token with all its rows. */
 #include "moe_real.cuh"
 
 CUDA_DEVICE moe_list_t *list_at(char *rows, int64_t row_bytes, int64_t row)
@@ -25,8 +26,9 @@ CUDA_DEVICE const char *arrived_row(const moe_call_t &a, int p, int heads, int r
     return (const char *)arrived_list(a, p) + (MOE_LIST_ROWS(heads, a.n.row_bytes) + (int64_t)row) * a.n.row_bytes;
 }
 
-/* Begins what is sent to each rank with its list, by all threads of the grid; the heads are written by others. What is
-   behind them in the list's last row becomes 0, so that no byte is sent unset. */
+/* Begins what is sent to each rank with its list, by all threads of the grid; the heads are written
+ * by others. What is behind them in the list's last row becomes 0, so that no byte is sent
+ * unset. */
 CUDA_DEVICE void write_lists(char *rows, int64_t row_bytes, const int32_t *offsets, const int32_t *heads, int ranks,
                              int label)
 {
@@ -72,8 +74,8 @@ template <typename V> CUDA_DEVICE void copy_row(V *to, const V *from, int count)
 
 enum { HELD = 16 }; /* choices whose addresses a block keeps at hand */
 
-/* Writes the head of (token, choice). Returns where the row goes that belongs to it; 0 when an earlier choice of the
-   token has the same one. */
+/* Writes the head of (token, choice). Returns where the row goes that belongs to it; 0 when an
+ * earlier choice of the token has the same one. */
 CUDA_DEVICE char *place_row(const moe_call_t &a, int t, int j, double weight)
 {
     const int64_t first = (int64_t)t * a.n.top_k, choice = first + j;
@@ -125,7 +127,8 @@ template <typename T, int W> CUDA_DEVICE void pack_rows(const moe_call_t &a, con
     }
 }
 
-/* One row for each rank that a token goes to: of normed or, in backward, of dy, which is kept in own_dy. */
+/* One row for each rank that a token goes to: of normed or, in backward, of dy, which is kept in
+ * own_dy. */
 template <typename T> CUDA_DEVICE void pack(const moe_call_t &a)
 {
     const bool out = a.label == MOE_DISPATCH;
@@ -141,7 +144,8 @@ MOE_KERNEL(pack, pack, moe_call_t, 256)
 
 /* ---- in ---- */
 
-/* Whether rank p's list is of this call and as long as it can be. *fault_out: what is wrong otherwise. */
+/* Whether rank p's list is of this call and as long as it can be. *fault_out: what is wrong
+ * otherwise. */
 CUDA_DEVICE bool list_is_valid(const moe_call_t &a, int p, int *fault_out)
 {
     const int count = a.arrived_counts[p];
@@ -165,8 +169,8 @@ CUDA_DEVICE int believed(const moe_call_t &a, int p)
     return a.arrived_counts[p] != 0 && list_is_valid(a, p, &unused) ? arrived_list(a, p)->heads : 0;
 }
 
-/* from[p, e]: the first head of expert e among those of rank p (y), which are sorted by expert; from[p, L]: their
-   number. */
+/* from[p, e]: the first head of expert e among those of rank p (y), which are sorted by expert;
+ * from[p, L]: their number. */
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_cells(const moe_call_t a)
 {
     const int p = (int)blockIdx.y, count = believed(a, p), step = (int)(gridDim.x * blockDim.x);
@@ -257,7 +261,8 @@ CUDA_DEVICE int rank_of(const moe_call_t &a, int r, int *head)
 {
     int low = 0, high = a.n.ranks - 1;
 
-    while (low < high) { /* the last whose first head is not behind r; empty ones among equals lie before it */
+    /* the last whose first head is not behind r; empty ones among equals lie before it */
+    while (low < high) {
         const int middle = (low + high + 1) / 2;
 
         if (a.in_first[middle] <= r)
@@ -290,7 +295,8 @@ template <typename T, int W> CUDA_DEVICE void sort_rows(const moe_call_t &a, T *
             continue;
         }
         place = a.first[(int64_t)e * a.n.ranks + p] + (i - a.from[(int64_t)p * (a.n.local + 1) + e]);
-        if (place < 0 || place >= a.n.rows) { /* of a head whose expert is not the one of its dispatch */
+        /* of a head whose expert is not the one of its dispatch */
+        if (place < 0 || place >= a.n.rows) {
             if (threadIdx.x == 0)
                 moe_fault(a, MOE_FAULT_STEP, p, 0);
             continue;
@@ -333,8 +339,8 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_due(cons
 
 /* ---- back at the owner ---- */
 
-/* Where the row of (token, choice) `at` lies among those that came back; whatever was received first when it is not of
-   this call. *weight_out: of its head. */
+/* Where the row of (token, choice) `at` lies among those that came back; whatever was received
+ * first when it is not of this call. *weight_out: of its head. */
 CUDA_DEVICE const char *returned(const moe_call_t &a, int64_t at, double *weight_out)
 {
     const int p = a.replica[at] / a.n.local, i = a.place[at] - a.out_first[p];
@@ -348,7 +354,8 @@ CUDA_DEVICE const char *returned(const moe_call_t &a, int64_t at, double *weight
     return a.arrived;
 }
 
-/* The addresses of the next choices of a token, for the whole block; any row's where one is not there. */
+/* The addresses of the next choices of a token, for the whole block; any row's where one is not
+ * there. */
 CUDA_DEVICE int hold_rows(const moe_call_t &a, int64_t at, int left, const char **held)
 {
     const int count = left < HELD ? left : HELD;
@@ -562,8 +569,9 @@ template <typename T> CUDA_DEVICE void activate(const moe_glu_t &a)
 MOE_KERNEL(activate, activate, moe_glu_t, 256)
 
 /*
- * act holds da, the gradient of weight * silu(gate) * up without the weight: the weight's own gradient is silu(gate) *
- * up . da, which costs no product. gate and up become their gradients, act what the gradient of w_down multiplies.
+ * act holds da, the gradient of weight * silu(gate) * up without the weight: the weight's own
+ * gradient is silu(gate) * up . da, which costs no product. gate and up become their gradients, act
+ * what the gradient of w_down multiplies.
  */
 template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_glu_t &a, int rows)
 {

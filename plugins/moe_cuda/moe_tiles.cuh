@@ -1,13 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_tiles.cuh: what grouped products have in common: the walk over the tiles of all groups, stages in shared memory,
- * and what is next to be loaded into them. */
+ * moe_tiles.cuh: what grouped products have in common: the walk over the tiles of all groups,
+ * stages in shared memory, and what is next to be loaded into them. */
 #ifndef MOE_CUDA_TILES_CUH
 #define MOE_CUDA_TILES_CUH
 
 #include "moe_real.cuh"
 
-/* Tiles of a row of tiles that are taken before the next column: their part of A stays in the L2 cache. */
+/* Tiles of a row of tiles that are taken before the next column: their part of A stays in the L2
+ * cache. */
 #define MOE_SUPER 16
 
 CUDA_DEVICE int tiles_of(int64_t count, int size)
@@ -111,8 +112,8 @@ CUDA_DEVICE int64_t row_of_c(const moe_product_t &p, int64_t row)
 
 enum { STEP = 64 }; /* elements of K in one stage */
 
-/* Rows of `STEP` elements that lie one behind the other along K; 16-byte vectors are permuted within 128 bytes so that
- * eight rows of a vector lie in different banks. */
+/* Rows of `STEP` elements that lie one behind the other along K; 16-byte vectors are permuted
+ * within 128 bytes so that eight rows of a vector lie in different banks. */
 template <int ROWS, int THREADS> struct along_k {
     static const int elements = ROWS * STEP;
 
@@ -138,8 +139,8 @@ template <int ROWS, int THREADS> struct along_k {
     }
 };
 
-/* `STEP` rows along K of COLUMNS elements each; BLOCKS: 64 columns of all rows lie one behind the other, then the next
-   64. */
+/* `STEP` rows along K of COLUMNS elements each; BLOCKS: 64 columns of all rows lie one behind the
+ * other, then the next 64. */
 template <int COLUMNS, int THREADS, bool BLOCKS = false> struct across_k {
     static const int elements = COLUMNS * STEP, vectors = COLUMNS / 8;
 

@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_wgmma.cu: the grouped products of moe_gemm.cu on warpgroup products (wgmma) of sm_90a: two warpgroups with 64 x
- * 256 of a tile of 128 x 256 each, operands read from shared memory, one group of products always on its way. The sums
- * are the same chains. Chosen by name alone: DUALPIPE_DEBUG=moe_cuda.products=wgmma. */
+ * moe_wgmma.cu: the grouped products of moe_gemm.cu on warpgroup products (wgmma) of sm_90a: two
+ * warpgroups with 64 x 256 of a tile of 128 x 256 each, operands read from shared memory, one group
+ * of products always on its way. The sums are the same chains. Chosen by name alone:
+ * DUALPIPE_DEBUG=moe_cuda.products=wgmma. */
 #include "moe_tiles.cuh"
 
 enum {
@@ -31,7 +32,8 @@ CUDA_DEVICE cuda_bf16 *stages()
 template <bool TA, bool TB> CUDA_DEVICE void multiply_tiles(float (&sum)[128], const cuda_bf16 *a_tile)
 {
     const cuda_bf16 *b_tile = a_tile + rows_a::elements;
-    const cuda_bf16 *own = a_tile + (int)threadIdx.x / 128 * 64 * STEP; /* 64 rows, or a block of 64 columns */
+    /* 64 rows, or a block of 64 columns */
+    const cuda_bf16 *own = a_tile + (int)threadIdx.x / 128 * 64 * STEP;
 
     cuda_warpgroup_fence();
 #pragma unroll
@@ -53,8 +55,9 @@ CUDA_DEVICE int sum_column(int j)
 }
 
 /*
- * All steps of a tile. Two stages are on their way at the start; each step waits for its own, starts its products, then
- * fills the stage that the step before the last one read: all threads are past that one's products.
+ * All steps of a tile. Two stages are on their way at the start; each step waits for its own,
+ * starts its products, then fills the stage that the step before the last one read: all threads are
+ * past that one's products.
  */
 template <bool TA, bool TB, typename F>
 CUDA_DEVICE void multiply_steps(float (&sum)[128], cuda_bf16 *shared, int steps, int *stage, F &fill)

@@ -1,12 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_rows.cu: RMSNorm, RoPE and row sums of the attention block, and the keys of latent attention, both ways. T:
- * the type of tensors; S: of sums.
- * No atomics, every sum in a fixed order: the same inputs give the same bits. */
+ * attention_rows.cu: RMSNorm, RoPE and row sums of the attention block, and the keys of latent
+ * attention, both ways. T: the type of tensors; S: of sums. No atomics, every sum in a fixed order:
+ * the same inputs give the same bits. */
 #include "cuda/device.cuh"
 
-/* One block per row: normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. n is made of the rounded
- * `normalized`, as apply_gain makes it again. Rows of x are `stride` elements apart. */
+/* One block per row: normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. n is
+ * made of the rounded `normalized`, as apply_gain makes it again. Rows of x are `stride` elements
+ * apart. */
 template <typename T>
 CUDA_DEVICE void normalize_rows(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T *x, uint32_t stride, const T *gain,
                                 uint32_t d, double eps)
@@ -55,8 +56,8 @@ template <typename T> CUDA_DEVICE void turn_pair(T &low, T &high, cuda_sum_t<T> 
     high = cuda_from_float<T>(b * cosine + a * sine);
 }
 
-/* Block i writes where document i begins for each of its tokens, the last block for those behind all documents their
- * own number. */
+/* Block i writes where document i begins for each of its tokens, the last block for those behind
+ * all documents their own number. */
 CUDA_DEVICE void starts(uint32_t *starts, const uint32_t *ends, uint32_t documents, uint32_t tokens)
 {
     const uint32_t begin = blockIdx.x > 0 ? ends[blockIdx.x - 1] : 0;
@@ -72,9 +73,9 @@ CUDA_DEVICE uint32_t position_of(const uint32_t *starts, uint32_t token, uint32_
     return starts != 0 ? token - starts[token] : token % sequence;
 }
 
-/* One block per token: rotates its vectors [heads, 2 * half] by the position's angle, or back with sign -1. rope:
- * [sequence, 2 * half], the cosines of a position, then the sines. to may be from; both begin at a multiple of two
- * elements. */
+/* One block per token: rotates its vectors [heads, 2 * half] by the position's angle, or back with
+ * sign -1. rope: [sequence, 2 * half], the cosines of a position, then the sines. to may be from;
+ * both begin at a multiple of two elements. */
 template <typename T>
 CUDA_DEVICE void rotate_heads(T *to, const T *from, const cuda_sum_t<T> *rope, const uint32_t *starts, uint32_t heads,
                               uint32_t sequence, uint32_t half, int32_t sign)
@@ -106,7 +107,8 @@ CUDA_DEVICE void rotate_heads(T *to, const T *from, const cuda_sum_t<T> *rope, c
     }
 }
 
-/* One warp per vector: out[b, h, position] = sum over dim of a * b, for vectors [tokens, heads, dim]. */
+/* One warp per vector: out[b, h, position] = sum over dim of a * b, for vectors [tokens, heads,
+ * dim]. */
 template <typename T>
 CUDA_DEVICE void dot_rows(cuda_sum_t<T> *out, const T *a, const T *b, size_t tokens, uint32_t heads, uint32_t sequence,
                           uint32_t dim)
@@ -149,7 +151,8 @@ CUDA_DEVICE void gain_gradient(cuda_sum_t<T> *dgain, const cuda_sum_t<T> *dn, co
     dgain[column] = sum;
 }
 
-/* One block per row: dx = dy + (g - normalized * mean(g * normalized)) / rms, g = dn * gain. dx may be dy. */
+/* One block per row: dx = dy + (g - normalized * mean(g * normalized)) / rms, g = dn * gain. dx may
+ * be dy. */
 template <typename T>
 CUDA_DEVICE void normalize_backward(T *dx, const T *dy, const cuda_sum_t<T> *dn, const T *gain, const T *normalized,
                                     const cuda_sum_t<T> *inv_rms, uint32_t d)
@@ -170,10 +173,11 @@ CUDA_DEVICE void normalize_backward(T *dx, const T *dy, const cuda_sum_t<T> *dn,
     }
 }
 
-/* ---- latent attention: heads [heads, own + 2 * half] of a token, the last 2 * half elements of each rotated ---- */
+/* ---- latent attention: heads [heads, own + 2 * half] of a token, the last 2 * half elements of
+ * each rotated ---- */
 
-/* One block per token: the rotated part by the position's angle, or back with sign -1; the rest is copied. to may be
- * from. */
+/* One block per token: the rotated part by the position's angle, or back with sign -1; the rest is
+ * copied. to may be from. */
 template <typename T>
 CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, const uint32_t *starts, uint32_t heads,
                              uint32_t own, uint32_t sequence, uint32_t half, int32_t sign)
@@ -196,8 +200,8 @@ CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, co
             to[token + (size_t)(i / own) * width + i % own] = from[token + (size_t)(i / own) * width + i % own];
 }
 
-/* One block per token: keys of all heads: the part of each [heads, own] and the one they have in common, which is
- * not rotated yet; tokens of `common` are `stride` elements apart. */
+/* One block per token: keys of all heads: the part of each [heads, own] and the one they have in
+ * common, which is not rotated yet; tokens of `common` are `stride` elements apart. */
 template <typename T>
 CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t stride, const cuda_sum_t<T> *rope,
                            const uint32_t *starts, uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)
@@ -220,7 +224,8 @@ CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t st
         keys[token + (size_t)(i / own) * width + i % own] = parts[part + i];
 }
 
-/* The gradient of join_keys: that of the common part is the sum over the heads, in their order, rotated back. */
+/* The gradient of join_keys: that of the common part is the sum over the heads, in their order,
+ * rotated back. */
 template <typename T>
 CUDA_DEVICE void split_keys(T *parts, T *common, uint32_t stride, const T *keys, const cuda_sum_t<T> *rope,
                             const uint32_t *starts, uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)

@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * block.h: the attention block of the CUDA plugins: everything around the core, which is softmax(q k^T) v and its
- * gradient.
+ * block.h: the attention block of the CUDA plugins: everything around the core, which is softmax(q
+ * k^T) v and its gradient.
  *
- * attention_cuda and attention_cudnn differ in their core alone. The block normalises, projects, rotates, adds the
- * residual, and splits its backward pass into one for the input and one for the weights. */
+ * attention_cuda and attention_cudnn differ in their core alone. The block normalises, projects,
+ * rotates, adds the residual, and splits its backward pass into one for the input and one for the
+ * weights. */
 #ifndef PLUGINS_ATTENTION_CUDA_BLOCK_H
 #define PLUGINS_ATTENTION_CUDA_BLOCK_H
 
@@ -17,9 +18,10 @@
 
 enum { ATTN_ALIGN = 256 }; /* of every array in saved and scratch memory, as an offset */
 
-/** Tensors of one call, in device memory. All of the instance's dtype, [batch, sequence, heads, dim]; q and k rotated.
- *  delta[batch, heads, sequence], of documents [heads, T]: sum over value_dim of dout * out, in the type of sums; where
- *  the core makes it itself, room for it. Behind the micro-batch's tokens q, k, v and dout are zeros up to T. */
+/** Tensors of one call, in device memory. All of the instance's dtype, [batch, sequence, heads,
+ *  dim]; q and k rotated. delta[batch, heads, sequence], of documents [heads, T]: sum over
+ *  value_dim of dout * out, in the type of sums; where the core makes it itself, room for it.
+ *  Behind the micro-batch's tokens q, k, v and dout are zeros up to T. */
 typedef struct attn_tensors {
     const void *q, *k, *v;
     void *out; /* forward: written. backward: what forward wrote */
@@ -29,9 +31,10 @@ typedef struct attn_tensors {
     void *dq, *dk, *dv;
 } attn_tensors_t;
 
-/** A pass over an instance. A rehearsal prepares the matrix products and puts nothing on a stream; pointers are made
- *  up. A warm-up runs on a stream that no step uses. Products are prepared for some lengths: they run over `rows`, the
- *  least of these that holds the micro-batch, and what lies behind its tokens are zeros. */
+/** A pass over an instance. A rehearsal prepares the matrix products and puts nothing on a stream;
+ *  pointers are made up. A warm-up runs on a stream that no step uses. Products are prepared for
+ *  some lengths: they run over `rows`, the least of these that holds the micro-batch, and what lies
+ *  behind its tokens are zeros. */
 typedef struct attn_pass {
     dp_attention_t *attention;
     CUstream stream;
@@ -40,7 +43,8 @@ typedef struct attn_pass {
     uint32_t tokens, rows;
     uint32_t documents; /* 0 in a rehearsal and a warm-up, which go through all that there can be */
     const uint32_t *ends;
-    uint32_t *starts; /* [T] on the device: where a token's document begins; NULL: there are sequences */
+    /* [T] on the device: where a token's document begins; NULL: there are sequences */
+    uint32_t *starts;
 } attn_pass_t;
 
 /** What an instance of a plugin is made with. */
@@ -48,7 +52,8 @@ typedef struct attn_core {
     const char *plugin; /* its name, for messages */
     unsigned takes;     /* ATTN_TAKES_* */
     bool makes_delta;   /* writes delta itself */
-    /** Checks what the core cannot do, makes its plans; sets core, core_saved_bytes and core_scratch_bytes. */
+    /** Checks what the core cannot do, makes its plans; sets core, core_saved_bytes and
+     *  core_scratch_bytes. */
     dp_status_t (*open)(dp_attention_t *a);
     /** After a failed open() too. */
     void (*close)(dp_attention_t *a);
@@ -91,8 +96,9 @@ struct dp_attention {
         size_t dy;         /* [T, d], from backward_input on */
         size_t dnorm;      /* [d], sums, from backward_input on */
         size_t core;       /* the core's */
-        /* of latent attention, as in attention_cpu: normalized latents, 1 / rms (sums), products with w*_down and then
-           their gradients, gradients of the gains (sums). After backward_input k holds gradients of own parts. */
+        /* of latent attention, as in attention_cpu: normalized latents, 1 / rms (sums), products
+         * with w*_down and then their gradients, gradients of the gains (sums). After
+         * backward_input k holds gradients of own parts. */
         struct {
             size_t normalized, inv_rms, down, dgain;
         } q_latent, kv_latent;
@@ -149,8 +155,8 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 /** Walks through all passes of all lengths without a stream, so that every product is prepared. */
 dp_status_t attn_rehearse(dp_attention_t *a);
 
-/** Runs all passes of all lengths on its own zeroed memory, so that every kernel of a library is loaded before the
- *  first step. */
+/** Runs all passes of all lengths on its own zeroed memory, so that every kernel of a library is
+ *  loaded before the first step. */
 dp_status_t attn_warm_up(dp_attention_t *a);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * passes.c: forward, backward for the input and backward for the weights of the CUDA attention block. */
+ * passes.c: forward, backward for the input and backward for the weights of the CUDA attention
+ * block. */
 #include "block.h"
 
 #include <stdlib.h>
@@ -140,7 +141,8 @@ typedef struct latent {
     uint32_t rank, stride; /* elements of a token in `down`, which begins with the latent */
     const void *w, *gain;
     void *normalized, *inv_rms, *down, *dgain; /* saved */
-    void *rows;           /* scratch: behind the norm, or the gradient of that in the type of sums */
+    /* scratch: behind the norm, or the gradient of that in the type of sums */
+    void *rows;
     size_t w_at, gain_at; /* parameters, in elements */
 } latent_t;
 
@@ -175,7 +177,8 @@ static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void 
     return status;
 }
 
-/* What the norm has made of it, once more; what it says of the rows besides goes where nobody looks. */
+/* What the norm has made of it, once more; what it says of the rows besides goes where nobody
+ * looks. */
 static dp_status_t latent_again(const attn_pass_t *p, latent_t *l, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
@@ -225,7 +228,8 @@ static dp_status_t rotate_part(const attn_pass_t *p, void *to, const void *from,
                   &a->n.sequence, &half, &sign);
 }
 
-/* q, k and v of latent attention; the keys' own parts lie where run_backward_input will have gradients. */
+/* q, k and v of latent attention; the keys' own parts lie where run_backward_input will have
+ * gradients. */
 static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, const void *n)
 {
     dp_attention_t *a = p->attention;
@@ -382,7 +386,8 @@ static dp_status_t project_all(const attn_pass_t *p, const dp_io_t *io, const vo
     return status < 0 ? status : clear_behind(p, saved_array(io, a->saved.v), p->rows, a->n.v_width);
 }
 
-/* What the core leaves behind the tokens becomes zeros as well: the product for the gradient of wo sums over it. */
+/* What the core leaves behind the tokens becomes zeros as well: the product for the gradient of wo
+ * sums over it. */
 static dp_status_t forward_core(const attn_pass_t *p, const dp_io_t *io)
 {
     const attn_tensors_t t = attn_view(p->attention, io);
@@ -414,7 +419,8 @@ static dp_status_t run_forward(const attn_pass_t *p, const dp_io_t *io)
     const cuda_gemm_shape_t out = {
         .in = a->n.dtype, .out = a->n.dtype, .m = p->rows, .n = a->n.hidden, .k = a->n.o_width};
     const size_t bytes = (size_t)p->tokens * a->n.hidden * a->bytes;
-    void *y = p->rows == p->tokens ? io->y : in_region(io->scratch, a->scratch.shared); /* that ends with its tokens */
+    /* that ends with its tokens */
+    void *y = p->rows == p->tokens ? io->y : in_region(io->scratch, a->scratch.shared);
     dp_status_t status = forward_projections(p, io);
 
     if (status >= 0)
@@ -627,7 +633,8 @@ dp_status_t attn_rehearse(dp_attention_t *a)
     return all_lengths(&p, &io);
 }
 
-/* y may be x, and dx may be dy: one tensor serves as all of them. Offsets until the memory is there. */
+/* y may be x, and dx may be dy: one tensor serves as all of them. Offsets until the memory is
+ * there. */
 static dp_io_t lay_out_io(const dp_attention_t *a, layout_t *l)
 {
     dp_io_t io = {.struct_size = sizeof(io)};

@@ -1,12 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * host.cu: the table of moe_cuda_cutlass.so: how CUTLASS wants its kernels launched. No runtime of CUDA is linked: the
- * plugin loads the image and starts kernels by the driver, as its own. */
+ * host.cu: the table of moe_cuda_cutlass.so: how CUTLASS wants its kernels launched. No runtime of
+ * CUDA is linked: the plugin loads the image and starts kernels by the driver, as its own. */
 #include "products.h"
 
 #include <string.h>
 
-/* CUTLASS describes its matrices to the hardware by this function of the driver, which nothing is linked with. */
+/* CUTLASS describes its matrices to the hardware by this function of the driver, which nothing is
+ * linked with. */
 static thread_local moe_cutlass_encode_fn encode_now;
 static thread_local CUresult encode_result;
 
@@ -29,8 +30,8 @@ static CUresult encode_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_
 extern "C" const unsigned char cuda_image_moe_cutlass[];
 
 #ifndef __CUDA_ARCH__
-/* What objects of nvcc and CUTLASS's headers name of the runtime. This one has no kernel that the runtime would have to
-   know, and is told the number of multiprocessors. */
+/* What objects of nvcc and CUTLASS's headers name of the runtime. This one has no kernel that the
+ * runtime would have to know, and is told the number of multiprocessors. */
 extern "C" {
 void **__cudaRegisterFatBinary(void *)
 {
@@ -82,7 +83,8 @@ template <typename Kind> static typename Kind::Arguments make_arguments(const mo
     a.epilogue.thread.alpha = 1;
     a.epilogue.thread.beta = beta;
     a.hw_info.sm_count = (int)g.blocks;
-    a.scheduler.raster_order = decltype(a.scheduler.raster_order)::AlongM; /* a grid along x alone */
+    /* a grid along x alone */
+    a.scheduler.raster_order = decltype(a.scheduler.raster_order)::AlongM;
     return a;
 }
 

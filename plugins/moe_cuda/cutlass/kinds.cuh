@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kinds.cuh: the kernels of CUTLASS for each kind of product: groups by arrays of pointers, TMA, one producer and two
- * consumer warpgroups on a tile of 128 x 256, no clusters, so that any number of multiprocessors will do. */
+ * kinds.cuh: the kernels of CUTLASS for each kind of product: groups by arrays of pointers, TMA,
+ * one producer and two consumer warpgroups on a tile of 128 x 256, no clusters, so that any number
+ * of multiprocessors will do. */
 #ifndef MOE_CUDA_CUTLASS_KINDS_CUH
 #define MOE_CUDA_CUTLASS_KINDS_CUH
 
