@@ -4,6 +4,7 @@
 #include "internal.h"
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 #include "plugins/common/layout.h"
 
 static dp_status_t check_host_device(const dp_host_t *host, const dp_attention_config_t *c)
@@ -117,14 +118,9 @@ static void take_sizes(dp_attention_t *a)
 
 dp_status_t attn_configure(dp_attention_t *a, const dp_attention_config_t *c)
 {
-    dp_status_t status = attn_dims_init(a->host, PLUGIN, TAKES, c, &a->n);
-
-    if (status >= 0)
-        status = check_host_device(a->host, c);
-    if (status >= 0)
-        status = check_recompute(a->host, PLUGIN, a->recompute = c->recompute);
-    if (status < 0)
-        return status;
+    DO(attn_dims_init(a->host, PLUGIN, TAKES, c, &a->n));
+    DO(check_host_device(a->host, c));
+    DO(check_recompute(a->host, PLUGIN, a->recompute = c->recompute));
     a->device_vt = c->device_vt;
     take_sizes(a);
     if (!lay_out_saved(a) || !lay_out_scratch(a) || !lay_out_rope(a))

@@ -13,6 +13,8 @@
  * its first query, rounded down to a multiple of the block's rows. */
 #include "scores.h"
 
+#include "plugins/common/do.h"
+
 #include "plugins/common/debug.h"
 
 #include <stdlib.h>
@@ -228,13 +230,10 @@ static dp_status_t forward_block(const block_t *b)
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
     const attn_tensors_t *t = b->t;
-    dp_status_t status = make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits);
 
-    if (status >= 0)
-        status = run_softmax(b);
-    if (status >= 0)
-        status = apply_scores(b, 1, s->p, t->v, a->n.v_width, a->n.value_dim, t->out, a->n.o_width);
-    return status;
+    DO(make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits));
+    DO(run_softmax(b));
+    return apply_scores(b, 1, s->p, t->v, a->n.v_width, a->n.value_dim, t->out, a->n.o_width);
 }
 
 static dp_status_t backward_block(const block_t *b)
@@ -242,19 +241,13 @@ static dp_status_t backward_block(const block_t *b)
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
     const attn_tensors_t *t = b->t;
-    dp_status_t status = make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits);
 
-    if (status >= 0)
-        status = make_scores(b, 1, t->dout, a->n.o_width, t->v, a->n.v_width, a->n.value_dim, s->gradients);
-    if (status >= 0)
-        status = softmax_backward(b);
-    if (status >= 0)
-        status = gather_scores(b, 1, s->p, t->dout, a->n.o_width, a->n.value_dim, s->dv);
-    if (status >= 0)
-        status = gather_scores(b, a->n.scale, s->ds, t->q, a->n.q_width, a->n.head_dim, s->dk);
-    if (status >= 0)
-        status = apply_scores(b, a->n.scale, s->ds, t->k, a->n.k_width, a->n.head_dim, t->dq, a->n.q_width);
-    return status;
+    DO(make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits));
+    DO(make_scores(b, 1, t->dout, a->n.o_width, t->v, a->n.v_width, a->n.value_dim, s->gradients));
+    DO(softmax_backward(b));
+    DO(gather_scores(b, 1, s->p, t->dout, a->n.o_width, a->n.value_dim, s->dv));
+    DO(gather_scores(b, a->n.scale, s->ds, t->q, a->n.q_width, a->n.head_dim, s->dk));
+    return apply_scores(b, a->n.scale, s->ds, t->k, a->n.k_width, a->n.head_dim, t->dq, a->n.q_width);
 }
 
 static dp_status_t clear_sums(const block_t *b, size_t offset, uint32_t dim)
@@ -357,17 +350,12 @@ static dp_status_t backward_heads(block_t *b)
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
-    dp_status_t status = clear_sums(b, s->dk, a->n.head_dim);
 
-    if (status >= 0)
-        status = clear_sums(b, s->dv, a->n.value_dim);
-    if (status >= 0)
-        status = over_queries(b, backward_block);
-    if (status >= 0)
-        status = store_sums(b, s->dk, a->n.head_dim, b->t->dk, a->n.k_width);
-    if (status >= 0)
-        status = store_sums(b, s->dv, a->n.value_dim, b->t->dv, a->n.v_width);
-    return status;
+    DO(clear_sums(b, s->dk, a->n.head_dim));
+    DO(clear_sums(b, s->dv, a->n.value_dim));
+    DO(over_queries(b, backward_block));
+    DO(store_sums(b, s->dk, a->n.head_dim, b->t->dk, a->n.k_width));
+    return store_sums(b, s->dv, a->n.value_dim, b->t->dv, a->n.v_width);
 }
 
 /* A rehearsal needs one sequence: the others are like it. Documents are of one that is as long as

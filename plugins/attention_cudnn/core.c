@@ -9,6 +9,8 @@
 #include "plan.h"
 #include "share.h"
 
+#include "plugins/common/do.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -60,17 +62,12 @@ static dp_status_t make_plans(const dp_attention_t *a, cudnn_core_t *c)
 {
     const attn_sdpa_shape_t shape = shape_of(a);
     attn_sdpa_search_t search;
-    dp_status_t status = attn_sdpa_device_of_share(a->host, &c->dnn, c->handle, a->sms, &c->device);
 
-    if (status >= 0)
-        status = attn_sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph);
-    if (status >= 0)
-        status = attn_sdpa_plan_make(&c->forward_graph, shape.deterministic, c->device, &search, &c->forward);
-    if (status >= 0)
-        status = attn_sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph);
-    if (status >= 0)
-        status = attn_sdpa_plan_make(&c->backward_graph, shape.deterministic, c->device, &search, &c->backward);
-    return status;
+    DO(attn_sdpa_device_of_share(a->host, &c->dnn, c->handle, a->sms, &c->device));
+    DO(attn_sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph));
+    DO(attn_sdpa_plan_make(&c->forward_graph, shape.deterministic, c->device, &search, &c->forward));
+    DO(attn_sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph));
+    return attn_sdpa_plan_make(&c->backward_graph, shape.deterministic, c->device, &search, &c->backward);
 }
 
 static dp_status_t lay_out_core(dp_attention_t *a, cudnn_core_t *c)
@@ -93,10 +90,8 @@ static dp_status_t lay_out_core(dp_attention_t *a, cudnn_core_t *c)
 static dp_status_t open_core(dp_attention_t *a)
 {
     cudnn_core_t *c;
-    dp_status_t status = check_cudnn_shape(a);
 
-    if (status < 0)
-        return status;
+    DO(check_cudnn_shape(a));
     c = a->host->allocate(a->host, sizeof(*c), 64);
     if (c == NULL)
         return DP_FAIL(a->host, DP_ERR_NOMEM, "attention_cudnn: no memory for an instance");
@@ -105,14 +100,10 @@ static dp_status_t open_core(dp_attention_t *a)
     c->masked = -INFINITY;
     c->one = 1;
     a->core = c;
-    status = attn_dnn_load(a->host, a->n.sequence, &c->dnn);
-    if (status >= 0)
-        status = attn_dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it");
-    if (status >= 0)
-        status = make_plans(a, c);
-    if (status >= 0)
-        status = lay_out_core(a, c);
-    return status;
+    DO(attn_dnn_load(a->host, a->n.sequence, &c->dnn));
+    DO(attn_dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it"));
+    DO(make_plans(a, c));
+    return lay_out_core(a, c);
 }
 
 static void close_core(dp_attention_t *a)

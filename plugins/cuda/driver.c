@@ -3,6 +3,8 @@
  * driver.c: finds the driver and fills its table, once for each plugin. */
 #include "driver.h"
 
+#include "plugins/common/do.h"
+
 #include "plugins/common/debug.h"
 
 #include <dlfcn.h>
@@ -163,13 +165,9 @@ dp_status_t cuda_current(const dp_host_t *host, CUdevice *device_out)
 {
     const cuda_driver_t *cu;
     CUcontext context = NULL;
-    dp_status_t status = cuda_driver(host, &cu);
 
-    if (status < 0)
-        return status;
-    status = CUDA_CHECK(host, cu->cuCtxGetCurrent(&context), "asking for the current context");
-    if (status < 0)
-        return status;
+    DO(cuda_driver(host, &cu));
+    DO(CUDA_CHECK(host, cu->cuCtxGetCurrent(&context), "asking for the current context"));
     if (context == NULL)
         return DP_FAIL(host, DP_ERR_DEVICE, "no CUDA context is current in this thread: open device_cuda in it first");
     return CUDA_CHECK(host, cu->cuCtxGetDevice(device_out), "asking for the current device");

@@ -7,6 +7,8 @@
 #include "gemm.h"
 #include "blas.h"
 
+#include "plugins/common/do.h"
+
 #include <string.h>
 
 enum {
@@ -331,17 +333,13 @@ dp_status_t cuda_gemm_run(cuda_gemm_t *g, const cuda_gemm_shape_t *shape, const 
     const plan_t *plan;
     plan_key_t key;
     void *workspace = NULL;
-    dp_status_t status = make_key(g, shape, &key);
 
-    if (status < 0)
-        return status;
+    DO(make_key(g, shape, &key));
     key.alignment = is_aligned(o->a, key.stride_a, shape->in) && is_aligned(o->b, key.stride_b, shape->in) &&
                             is_aligned(o->c, key.stride_c, shape->out)
                         ? VECTOR_BYTES
                         : element_bytes(&key);
-    status = plan_for(g, &key, g->workspace, &plan);
-    if (status < 0)
-        return status;
+    DO(plan_for(g, &key, g->workspace, &plan));
     if (plan->workspace > 0) {
         if (o->workspace == NULL)
             return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: a product needs %zu bytes of workspace, none were given",

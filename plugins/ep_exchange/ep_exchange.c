@@ -7,6 +7,7 @@
 #include <dualpipe/draft/ep.h>
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 #include "plugins/moe/dispatch.h"
 
 #define PLUGIN "ep_exchange"
@@ -287,10 +288,8 @@ static dp_status_t exchange_rows(dp_ep_t *ep, const dp_ep_io_t *io, uint32_t cal
     moe_link_t *link = out ? &ep->out : &ep->back;
     task_t t = {.ep = ep, .n = ep->n, .call = call};
     const void *came;
-    dp_status_t status = check_io(ep, io, call);
 
-    if (status < 0)
-        return status;
+    DO(check_io(ep, io, call));
     if (io->tokens > 0)
         moe_dims_set_tokens(&t.n, (int32_t)io->tokens);
     t.saved = io->saved;
@@ -303,17 +302,14 @@ static dp_status_t exchange_rows(dp_ep_t *ep, const dp_ep_io_t *io, uint32_t cal
     t.dweights = io->dweights;
     t.dweights_out = io->dweights_out;
     t.counts_out = io->counts_out;
-    status = launch_task(ep, out ? pack_out : pack_back, &t, s);
-    if (status >= 0)
-        status = ep->comm_vt->exchange(link->exchange, link->number, t.scratch + ep->scratch.rows,
-                                       ints_at(t.saved, out ? l->out_offsets : l->back_offsets),
-                                       ints_at(t.saved, out ? l->out_counts : l->back_counts), &came, &t.counts, s);
-    if (status < 0)
-        return status;
+    DO(launch_task(ep, out ? pack_out : pack_back, &t, s));
+    DO(ep->comm_vt->exchange(link->exchange, link->number, t.scratch + ep->scratch.rows,
+                             ints_at(t.saved, out ? l->out_offsets : l->back_offsets),
+                             ints_at(t.saved, out ? l->out_counts : l->back_counts), &came, &t.counts, s));
     t.came = came;
     t.room = link->room;
-    status = launch_task(ep, out ? take_out : take_back, &t, s);
-    return status < 0 ? status : ep->comm_vt->exchange_release(link->exchange, link->number++, s);
+    DO(launch_task(ep, out ? take_out : take_back, &t, s));
+    return ep->comm_vt->exchange_release(link->exchange, link->number++, s);
 }
 
 static dp_status_t ep_dispatch(dp_ep_t *ep, const dp_ep_io_t *io, dp_stream_t *s)
@@ -399,13 +395,11 @@ static dp_status_t open_dispatch(dp_ep_t *ep, const dp_ep_config_t *config)
                                  .comm_rank = config->comm_rank,
                                  .comm_size = config->comm_size,
                                  .exchange_id = config->exchange_id};
-    dp_status_t status = moe_check_comm(ep->host, PLUGIN, &moe);
 
-    if (status >= 0)
-        status = moe_dims_init(ep->host, &rules, &moe, &ep->n);
-    if (status >= 0)
-        status = lay_out_ep(ep);
-    return status < 0 ? status : moe_open_links(&ep->n, &moe, &ep->out, &ep->back);
+    DO(moe_check_comm(ep->host, PLUGIN, &moe));
+    DO(moe_dims_init(ep->host, &rules, &moe, &ep->n));
+    DO(lay_out_ep(ep));
+    return moe_open_links(&ep->n, &moe, &ep->out, &ep->back);
 }
 
 static dp_status_t ep_open(const dp_host_t *host, const dp_ep_config_t *config, dp_ep_t **ep_out)

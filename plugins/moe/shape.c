@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 static dp_status_t check_config_structs(const dp_host_t *host, const char *plugin, const dp_moe_config_t *c)
 {
@@ -99,17 +100,12 @@ static dp_status_t check_ranks(const dp_host_t *host, const moe_rules_t *rules, 
 
 static dp_status_t check_moe_config(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
 {
-    dp_status_t status = check_config_structs(host, rules->plugin, c);
-
-    if (status >= 0)
-        status = check_block(host, rules, c->shape);
-    if (status >= 0)
-        status = check_experts(host, rules, c);
-    if (status >= 0)
-        status = check_groups(host, rules, c);
-    if (status >= 0)
-        status = check_reals(host, rules, c);
-    return status < 0 ? status : check_ranks(host, rules, c);
+    DO(check_config_structs(host, rules->plugin, c));
+    DO(check_block(host, rules, c->shape));
+    DO(check_experts(host, rules, c));
+    DO(check_groups(host, rules, c));
+    DO(check_reals(host, rules, c));
+    return check_ranks(host, rules, c);
 }
 
 /* a * b as a count that kernels and BLAS can index with 32 bits. */

@@ -4,6 +4,7 @@
  * and returns; the only state an instance changes is the number of its next exchange. */
 #include "moe_cpu.h"
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 #include "../cpu/blas_threads.h"
 
@@ -68,18 +69,14 @@ static dp_status_t exchange_rows(dp_moe_t *moe, moe_link_t *link, moe_task_t *t,
     const dp_comm_vt_t *vt = moe->comm_vt;
     const uint32_t number = link->number;
     const void *rows;
-    dp_status_t status;
 
-    status =
-        vt->exchange(link->exchange, number, t->work + moe->layout.work.rows, (const int32_t *)(t->saved + offsets),
-                     (const int32_t *)(t->saved + counts), &rows, &t->counts, s);
-    if (status < 0)
-        return status;
+    DO(vt->exchange(link->exchange, number, t->work + moe->layout.work.rows, (const int32_t *)(t->saved + offsets),
+                    (const int32_t *)(t->saved + counts), &rows, &t->counts, s));
     link->number++;
     t->rows = rows;
     t->room = link->room;
-    status = launch_task(moe, kernel, t, s);
-    return status < 0 ? status : vt->exchange_release(link->exchange, number, s);
+    DO(launch_task(moe, kernel, t, s));
+    return vt->exchange_release(link->exchange, number, s);
 }
 
 /* From the tokens' owners to the experts. */
@@ -157,11 +154,10 @@ static dp_status_t ep_dispatch_backward(dp_moe_t *moe, const moe_task_t *t, dp_s
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin_call(moe, io, "route", MOE_NEED_X, &t);
 
-    if (status >= 0)
-        status = moe_check_placement(moe->host, rules.plugin, io, &moe->n);
-    return status < 0 ? status : launch_task(moe, moe->kernels->route, &t, s);
+    DO(begin_call(moe, io, "route", MOE_NEED_X, &t));
+    DO(moe_check_placement(moe->host, rules.plugin, io, &moe->n));
+    return launch_task(moe, moe->kernels->route, &t, s);
 }
 
 static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -182,25 +178,20 @@ static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin_call(moe, io, "combine", MOE_NEED_Y, &t);
 
-    if (status < 0)
-        return status;
+    DO(begin_call(moe, io, "combine", MOE_NEED_Y, &t));
     if (moe->ep_vt == NULL)
         return exchange_back(moe, &t, moe->kernels->take_combine, s);
-    status = ep_combine(moe, &t, s);
-    return status < 0 ? status : launch_task(moe, moe->kernels->take_combine, &t, s);
+    DO(ep_combine(moe, &t, s));
+    return launch_task(moe, moe->kernels->take_combine, &t, s);
 }
 
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin_call(moe, io, "combine_backward", MOE_NEED_DY, &t);
 
-    if (status >= 0)
-        status = launch_task(moe, moe->kernels->combine_backward, &t, s);
-    if (status < 0)
-        return status;
+    DO(begin_call(moe, io, "combine_backward", MOE_NEED_DY, &t));
+    DO(launch_task(moe, moe->kernels->combine_backward, &t, s));
     return moe->ep_vt != NULL ? ep_combine_backward(moe, &t, s)
                               : exchange_out(moe, &t, moe->kernels->take_combine_backward, s);
 }
@@ -219,14 +210,12 @@ static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t 
 static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin_call(moe, io, "dispatch_backward", 0, &t);
 
-    if (status < 0)
-        return status;
+    DO(begin_call(moe, io, "dispatch_backward", 0, &t));
     if (moe->ep_vt == NULL)
         return exchange_back(moe, &t, moe->kernels->take_dispatch_backward, s);
-    status = ep_dispatch_backward(moe, &t, s);
-    return status < 0 ? status : launch_task(moe, moe->kernels->take_dispatch_backward, &t, s);
+    DO(ep_dispatch_backward(moe, &t, s));
+    return launch_task(moe, moe->kernels->take_dispatch_backward, &t, s);
 }
 
 static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)

@@ -4,6 +4,8 @@
  * A B by rows is C^T = B^T A^T to it, and what is its A is our B. */
 #include "library.h"
 
+#include "plugins/common/do.h"
+
 #include "cuda/blas.h"
 
 #include <string.h>
@@ -205,22 +207,19 @@ static dp_status_t open_cublaslt(dp_moe_t *moe)
 {
     cublaslt_t *own = moe->host->allocate(moe->host, sizeof(*own), 64);
     size_t version;
-    dp_status_t status;
 
     if (own == NULL)
         return DP_FAIL(moe->host, DP_ERR_NOMEM, "moe_cuda: no memory for plans of products");
     memset(own, 0, sizeof(*own));
     moe->library->own = own;
-    status = cuda_blas_load(moe->host, &own->blas);
-    if (status < 0)
-        return status;
+    DO(cuda_blas_load(moe->host, &own->blas));
     version = own->blas.cublasLtGetVersion();
     if (version < OLDEST)
         return DP_FAIL(
             moe->host, DP_ERR_UNSUPPORTED,
             "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=cublaslt needs cuBLASLt 13.4 or later, %zu was found", version);
-    status = cuda_blas_find(moe->host, "cublasLtGroupedMatrixLayoutCreate", (void **)&own->grouped_layout);
-    return status < 0 ? status : check_cublaslt(moe, own->blas.cublasLtCreate(&own->handle), "opening it");
+    DO(cuda_blas_find(moe->host, "cublasLtGroupedMatrixLayoutCreate", (void **)&own->grouped_layout));
+    return check_cublaslt(moe, own->blas.cublasLtCreate(&own->handle), "opening it");
 }
 
 static void close_library(dp_moe_t *moe)

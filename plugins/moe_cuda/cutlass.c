@@ -4,6 +4,8 @@
  * which is beside this plugin where CUTLASS was found when it was built. */
 #include "library.h"
 
+#include "plugins/common/do.h"
+
 #include "cuda/import.h"
 #include "cuda/module.h"
 #include "cutlass/products.h"
@@ -52,19 +54,17 @@ static dp_status_t import_cutlass(const dp_moe_t *moe, cutlass_t *own)
     const cuda_symbol_t symbol = {MOE_CUTLASS_SYMBOL, (void **)&own->products};
     const char *slash = NULL;
     Dl_info here;
-    dp_status_t status;
 
     if (dladdr((void *)&moe_cutlass, &here) != 0 && here.dli_fname != NULL)
         slash = strrchr(here.dli_fname, '/');
     (void)snprintf(path, sizeof(path), "%.*s%s", slash != NULL ? (int)(slash + 1 - here.dli_fname) : 0,
                    slash != NULL ? here.dli_fname : "", file);
-    status = cuda_import(moe->host, &source, &symbol, 1);
-    if (status >= 0 && own->products->abi != MOE_CUTLASS_ABI)
-        status =
-            DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
-                    "moe_cuda: %s is of another build than this plugin (%" PRIu32 ", not %d): install both together",
-                    file, own->products->abi, MOE_CUTLASS_ABI);
-    return status;
+    DO(cuda_import(moe->host, &source, &symbol, 1));
+    if (own->products->abi != MOE_CUTLASS_ABI)
+        DO(DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
+                   "moe_cuda: %s is of another build than this plugin (%" PRIu32 ", not %d): install both together",
+                   file, own->products->abi, MOE_CUTLASS_ABI));
+    return DP_OK;
 }
 
 static dp_status_t find_kernels(const dp_moe_t *moe, cutlass_t *own)

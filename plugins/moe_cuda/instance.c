@@ -3,6 +3,8 @@
  * instance.c: what an instance holds on the device: kernels and the record of faults. */
 #include "library.h"
 
+#include "plugins/common/do.h"
+
 #include <stdio.h>
 
 #include "cuda/module.h"
@@ -97,15 +99,12 @@ static dp_status_t find_tensor(dp_moe_t *moe)
 static dp_status_t find_groups(dp_moe_t *moe)
 {
     moe_kernels_t *k = &moe->kernels;
-    dp_status_t status = cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[4]);
 
-    if (status >= 0)
-        status = find_kernel(moe, moe->modules[4], "group_table", "", &k->group_table);
-    if (status >= 0)
-        status = find_kernel(moe, moe->modules[4], "group_sizes", "", &k->group_sizes);
-    if (status >= 0)
-        status = find_kernel(moe, moe->modules[4], "place_rows", "", &k->place_rows);
-    return status < 0 ? status : find_kernel(moe, moe->modules[4], "place_sums", "", &k->place_sums);
+    DO(cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[4]));
+    DO(find_kernel(moe, moe->modules[4], "group_table", "", &k->group_table));
+    DO(find_kernel(moe, moe->modules[4], "group_sizes", "", &k->group_sizes));
+    DO(find_kernel(moe, moe->modules[4], "place_rows", "", &k->place_rows));
+    return find_kernel(moe, moe->modules[4], "place_sums", "", &k->place_sums);
 }
 
 static dp_status_t load_moe_kernels(dp_moe_t *moe)
@@ -136,14 +135,10 @@ static dp_status_t count_sms(dp_moe_t *moe)
     const dp_host_sm_t *share = moe->host->get_service(moe->host, DP_HOST_SM);
     CUdevice device;
     int all = 0;
-    dp_status_t status = cuda_current(moe->host, &device);
 
-    if (status >= 0)
-        status =
-            CUDA_CHECK(moe->host, moe->cu->cuDeviceGetAttribute(&all, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
-                       "asking for the number of multiprocessors");
-    if (status < 0)
-        return status;
+    DO(cuda_current(moe->host, &device));
+    DO(CUDA_CHECK(moe->host, moe->cu->cuDeviceGetAttribute(&all, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+                  "asking for the number of multiprocessors"));
     moe->sms = share != NULL && share->compute_sms > 0 ? share->compute_sms : (uint32_t)all;
     return DP_OK;
 }

@@ -7,6 +7,8 @@
  * sent are made where they lie together, and copied. */
 #include "library.h"
 
+#include "plugins/common/do.h"
+
 #include <string.h>
 
 #define COPY_THREADS 256
@@ -138,7 +140,6 @@ static dp_status_t rehearse_products(dp_moe_t *moe)
 dp_status_t moe_library_open(dp_moe_t *moe)
 {
     struct moe_library *l = moe->host->allocate(moe->host, sizeof(*l), 64);
-    dp_status_t status;
 
     if (l == NULL)
         return DP_FAIL(moe->host, DP_ERR_NOMEM, "moe_cuda: no memory for a library of products");
@@ -146,12 +147,10 @@ dp_status_t moe_library_open(dp_moe_t *moe)
     l->maker = moe->products == MOE_CUTLASS ? &moe_cutlass : &moe_cublaslt;
     moe->library = l;
     list_shapes(moe, l->shapes);
-    status = l->maker->open(moe);
-    if (status >= 0)
-        status = allocate_buffers(moe);
-    if (status >= 0)
-        status = l->maker->prepare(moe);
-    return status < 0 ? status : rehearse_products(moe);
+    DO(l->maker->open(moe));
+    DO(allocate_buffers(moe));
+    DO(l->maker->prepare(moe));
+    return rehearse_products(moe);
 }
 
 void moe_library_close(dp_moe_t *moe)

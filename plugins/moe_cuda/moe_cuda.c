@@ -6,6 +6,7 @@
 #include "moe_cuda.h"
 #include "plugins/common/check.h"
 #include "plugins/common/debug.h"
+#include "plugins/common/do.h"
 #include "plugins/common/layout.h"
 
 #include <stdlib.h>
@@ -710,13 +711,10 @@ static void moe_close(dp_moe_t *moe)
 /* Everything behind the checks; what fails leaves the rest to moe_close(). */
 static dp_status_t set_up_moe(dp_moe_t *moe, const dp_moe_config_t *c)
 {
-    dp_status_t status;
-
     moe_write_names(&moe->n, (char *)(moe + 1));
-    status = moe_layout_init(moe->host, &moe->n, moe->recompute, moe->dtype, moe_uses_library(moe), &moe->layout);
-    if (status >= 0)
-        status = moe_instance_open(moe);
-    return status < 0 ? status : moe_open_links(&moe->n, c, &moe->out, &moe->back);
+    DO(moe_layout_init(moe->host, &moe->n, moe->recompute, moe->dtype, moe_uses_library(moe), &moe->layout));
+    DO(moe_instance_open(moe));
+    return moe_open_links(&moe->n, c, &moe->out, &moe->back);
 }
 
 static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)

@@ -4,6 +4,8 @@
  * block. */
 #include "block.h"
 
+#include "plugins/common/do.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,12 +171,10 @@ static latent_t latent_of(const dp_attention_t *a, const dp_io_t *io, bool queri
 static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void *n)
 {
     dp_attention_t *a = p->attention;
-    dp_status_t status = project_rows(p, n, a->n.hidden, l->w, l->stride, l->down);
 
-    if (status >= 0)
-        status = LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &l->inv_rms, &l->rows, &l->down, &l->stride,
-                        (void *)&l->gain, &l->rank, &a->n.norm_eps);
-    return status;
+    DO(project_rows(p, n, a->n.hidden, l->w, l->stride, l->down));
+    return LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &l->inv_rms, &l->rows, &l->down, &l->stride,
+                  (void *)&l->gain, &l->rank, &a->n.norm_eps);
 }
 
 /* What the norm has made of it, once more; what it says of the rows besides goes where nobody
@@ -193,13 +193,12 @@ static dp_status_t latent_back(const attn_pass_t *p, latent_t *l, double beta, v
 {
     dp_attention_t *a = p->attention;
     size_t tokens = p->tokens;
-    dp_status_t status = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(l->rank, 32)), &l->dgain, &l->rows,
-                                &l->normalized, &tokens, &l->rank);
 
-    if (status >= 0)
-        status = LAUNCH(p, latent_backward, CUDA_DIM(p->rows), &l->down, &l->stride, &l->rows, (void *)&l->gain,
-                        &l->normalized, &l->inv_rms, &l->rank);
-    return status < 0 ? status : project_back(p, l->down, l->stride, l->w, a->n.hidden, beta, dn);
+    DO(LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(l->rank, 32)), &l->dgain, &l->rows, &l->normalized, &tokens,
+              &l->rank));
+    DO(LAUNCH(p, latent_backward, CUDA_DIM(p->rows), &l->down, &l->stride, &l->rows, (void *)&l->gain, &l->normalized,
+              &l->inv_rms, &l->rank));
+    return project_back(p, l->down, l->stride, l->w, a->n.hidden, beta, dn);
 }
 
 /* Gradients of its matrix and gain; l->rows: the latent behind its norm once more. */
@@ -208,14 +207,10 @@ static dp_status_t latent_weight(const attn_pass_t *p, latent_t *l, const dp_io_
     dp_attention_t *a = p->attention;
     void *dgain = in_region(io->grads, l->gain_at * a->sum_bytes);
     size_t count = l->rank;
-    dp_status_t status =
-        project_weight(p, n, a->n.hidden, l->down, l->stride, in_region(io->grads, l->w_at * a->sum_bytes));
 
-    if (status >= 0)
-        status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, THREADS)), &dgain, &l->dgain, &count);
-    if (status >= 0)
-        status = LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
-    return status;
+    DO(project_weight(p, n, a->n.hidden, l->down, l->stride, in_region(io->grads, l->w_at * a->sum_bytes)));
+    DO(LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, THREADS)), &dgain, &l->dgain, &count));
+    return LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
 }
 
 /* Heads of which the last rope_dim elements are rotated. */
@@ -238,24 +233,17 @@ static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, cons
          *own = in_region(io->scratch, a->scratch.dk);
     void *common = in_region(kv.down, kv.rank * a->bytes);
     uint32_t half = a->n.rope_dim / 2, *starts = p->starts;
-    dp_status_t status = q.rank > 0 ? latent_forward(p, &q, n) : DP_OK;
 
-    if (status >= 0)
-        status = project_rows(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
-                              find_parameter(a, io, a->n.params.wq), a->n.q_width, queries);
-    if (status >= 0)
-        status = latent_forward(p, &kv, n);
-    if (status >= 0)
-        status = project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wk), a->own_width, own);
-    if (status >= 0)
-        status = project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wv), a->n.v_width,
-                              saved_array(io, a->saved.v));
-    if (status >= 0)
-        status = rotate_part(p, queries, queries, 1);
-    if (status >= 0)
-        status = LAUNCH(p, join_keys, CUDA_DIM(p->rows), &keys, &own, &common, &kv.stride, &a->rope, &starts,
-                        &a->n.heads, &a->n.key_dim, &a->n.sequence, &half);
-    return status;
+    DO(q.rank > 0 ? latent_forward(p, &q, n) : DP_OK);
+    DO(project_rows(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
+                    find_parameter(a, io, a->n.params.wq), a->n.q_width, queries));
+    DO(latent_forward(p, &kv, n));
+    DO(project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wk), a->own_width, own));
+    DO(project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wv), a->n.v_width,
+                    saved_array(io, a->saved.v)));
+    DO(rotate_part(p, queries, queries, 1));
+    return LAUNCH(p, join_keys, CUDA_DIM(p->rows), &keys, &own, &common, &kv.stride, &a->rope, &starts, &a->n.heads,
+                  &a->n.key_dim, &a->n.sequence, &half);
 }
 
 /* The core's gradients of q and k become those of the products that q and k were made of. */
@@ -265,12 +253,11 @@ static dp_status_t split_latents(const attn_pass_t *p, const dp_io_t *io, const 
     const latent_t kv = latent_of(a, io, false);
     void *own = saved_array(io, a->saved.k), *common = in_region(kv.down, kv.rank * a->bytes);
     uint32_t half = a->n.rope_dim / 2, stride = kv.stride, *starts = p->starts;
-    dp_status_t status = rotate_part(p, saved_array(io, a->saved.q), t->dq, -1);
 
-    if (status >= 0)
-        status = LAUNCH(p, split_keys, CUDA_DIM(p->tokens), &own, &common, &stride, (void *)&t->dk, &a->rope, &starts,
-                        &a->n.heads, &a->n.key_dim, &a->n.sequence, &half);
-    return status < 0 ? status : clear_behind(p, own, p->tokens, a->own_width);
+    DO(rotate_part(p, saved_array(io, a->saved.q), t->dq, -1));
+    DO(LAUNCH(p, split_keys, CUDA_DIM(p->tokens), &own, &common, &stride, (void *)&t->dk, &a->rope, &starts,
+              &a->n.heads, &a->n.key_dim, &a->n.sequence, &half));
+    return clear_behind(p, own, p->tokens, a->own_width);
 }
 
 static dp_status_t latents_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
@@ -278,18 +265,16 @@ static dp_status_t latents_back(const attn_pass_t *p, const dp_io_t *io, void *d
     dp_attention_t *a = p->attention;
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
     const void *wq = find_parameter(a, io, a->n.params.wq), *dq = saved_array(io, a->saved.q);
-    dp_status_t status = q.rank > 0 ? project_back(p, dq, a->n.q_width, wq, q.rank, 0, q.rows)
-                                    : project_back(p, dq, a->n.q_width, wq, a->n.hidden, 0, dn);
 
-    if (status >= 0 && q.rank > 0)
-        status = latent_back(p, &q, 0, dn);
-    if (status >= 0)
-        status = project_back(p, saved_array(io, a->saved.k), a->own_width, find_parameter(a, io, a->n.params.wk),
-                              kv.rank, 0, kv.rows);
-    if (status >= 0)
-        status = project_back(p, saved_array(io, a->saved.v), a->n.v_width, find_parameter(a, io, a->n.params.wv),
-                              kv.rank, 1, kv.rows);
-    return status < 0 ? status : latent_back(p, &kv, 1, dn);
+    DO(q.rank > 0 ? project_back(p, dq, a->n.q_width, wq, q.rank, 0, q.rows)
+                  : project_back(p, dq, a->n.q_width, wq, a->n.hidden, 0, dn));
+    if (q.rank > 0)
+        DO(latent_back(p, &q, 0, dn));
+    DO(project_back(p, saved_array(io, a->saved.k), a->own_width, find_parameter(a, io, a->n.params.wk), kv.rank, 0,
+                    kv.rows));
+    DO(project_back(p, saved_array(io, a->saved.v), a->n.v_width, find_parameter(a, io, a->n.params.wv), kv.rank, 1,
+                    kv.rows));
+    return latent_back(p, &kv, 1, dn);
 }
 
 static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const void *n)
@@ -297,20 +282,15 @@ static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const
     dp_attention_t *a = p->attention;
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
     void *const dwq = in_region(io->grads, a->n.params.wq * a->sum_bytes);
-    dp_status_t status = q.rank > 0 ? latent_weight(p, &q, io, n) : DP_OK;
 
-    if (status >= 0)
-        status = project_weight(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
-                                saved_array(io, a->saved.q), a->n.q_width, dwq);
-    if (status >= 0)
-        status = latent_weight(p, &kv, io, n);
-    if (status >= 0)
-        status = project_weight(p, kv.rows, kv.rank, saved_array(io, a->saved.k), a->own_width,
-                                in_region(io->grads, a->n.params.wk * a->sum_bytes));
-    if (status >= 0)
-        status = project_weight(p, kv.rows, kv.rank, saved_array(io, a->saved.v), a->n.v_width,
-                                in_region(io->grads, a->n.params.wv * a->sum_bytes));
-    return status;
+    DO(q.rank > 0 ? latent_weight(p, &q, io, n) : DP_OK);
+    DO(project_weight(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden, saved_array(io, a->saved.q),
+                      a->n.q_width, dwq));
+    DO(latent_weight(p, &kv, io, n));
+    DO(project_weight(p, kv.rows, kv.rank, saved_array(io, a->saved.k), a->own_width,
+                      in_region(io->grads, a->n.params.wk * a->sum_bytes)));
+    return project_weight(p, kv.rows, kv.rank, saved_array(io, a->saved.v), a->n.v_width,
+                          in_region(io->grads, a->n.params.wv * a->sum_bytes));
 }
 
 /* ---- heads without latents ---- */
@@ -319,34 +299,23 @@ static dp_status_t project_heads(const attn_pass_t *p, const dp_io_t *io, const 
 {
     const dp_attention_t *a = p->attention;
     void *q = saved_array(io, a->saved.q), *k = saved_array(io, a->saved.k);
-    dp_status_t status = project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wq), a->n.q_width, q);
 
-    if (status >= 0)
-        status = project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wk), a->n.k_width, k);
-    if (status >= 0)
-        status = project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wv), a->n.v_width,
-                              saved_array(io, a->saved.v));
-    if (status >= 0)
-        status = rotate_heads(p, q, q, a->n.heads, 1);
-    if (status >= 0)
-        status = rotate_heads(p, k, k, a->n.kv_heads, 1);
-    return status;
+    DO(project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wq), a->n.q_width, q));
+    DO(project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wk), a->n.k_width, k));
+    DO(project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wv), a->n.v_width,
+                    saved_array(io, a->saved.v)));
+    DO(rotate_heads(p, q, q, a->n.heads, 1));
+    return rotate_heads(p, k, k, a->n.kv_heads, 1);
 }
 
 static dp_status_t heads_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
 {
     const dp_attention_t *a = p->attention;
     const uint32_t d = a->n.hidden;
-    dp_status_t status =
-        project_back(p, saved_array(io, a->saved.q), a->n.q_width, find_parameter(a, io, a->n.params.wq), d, 0, dn);
 
-    if (status >= 0)
-        status =
-            project_back(p, saved_array(io, a->saved.k), a->n.k_width, find_parameter(a, io, a->n.params.wk), d, 1, dn);
-    if (status >= 0)
-        status =
-            project_back(p, saved_array(io, a->saved.v), a->n.v_width, find_parameter(a, io, a->n.params.wv), d, 1, dn);
-    return status;
+    DO(project_back(p, saved_array(io, a->saved.q), a->n.q_width, find_parameter(a, io, a->n.params.wq), d, 0, dn));
+    DO(project_back(p, saved_array(io, a->saved.k), a->n.k_width, find_parameter(a, io, a->n.params.wk), d, 1, dn));
+    return project_back(p, saved_array(io, a->saved.v), a->n.v_width, find_parameter(a, io, a->n.params.wv), d, 1, dn);
 }
 
 static dp_status_t heads_weight(const attn_pass_t *p, const dp_io_t *io, const void *n)
@@ -375,15 +344,12 @@ static dp_status_t heads_weight(const attn_pass_t *p, const dp_io_t *io, const v
 static dp_status_t project_all(const attn_pass_t *p, const dp_io_t *io, const void *n)
 {
     const dp_attention_t *a = p->attention;
-    dp_status_t status = find_starts(p);
 
-    if (status >= 0)
-        status = a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n);
-    if (status >= 0)
-        status = clear_behind(p, saved_array(io, a->saved.q), p->rows, a->n.q_width);
-    if (status >= 0)
-        status = clear_behind(p, saved_array(io, a->saved.k), p->rows, a->n.k_width);
-    return status < 0 ? status : clear_behind(p, saved_array(io, a->saved.v), p->rows, a->n.v_width);
+    DO(find_starts(p));
+    DO(a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n));
+    DO(clear_behind(p, saved_array(io, a->saved.q), p->rows, a->n.q_width));
+    DO(clear_behind(p, saved_array(io, a->saved.k), p->rows, a->n.k_width));
+    return clear_behind(p, saved_array(io, a->saved.v), p->rows, a->n.v_width);
 }
 
 /* What the core leaves behind the tokens becomes zeros as well: the product for the gradient of wo
@@ -403,14 +369,12 @@ static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
     void *normalized = saved_array(io, a->saved.normalized), *inv_rms = saved_array(io, a->saved.inv_rms);
     void *n = in_region(io->scratch, a->scratch.shared);
     const void *gain = find_parameter(a, io, a->n.params.norm), *x = io->x;
-    dp_status_t status = LAUNCH(p, normalize, CUDA_DIM(p->tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain,
-                                &a->n.hidden, &a->n.norm_eps);
 
-    if (status >= 0)
-        status = clear_behind(p, normalized, p->tokens, a->n.hidden);
-    if (status >= 0)
-        status = clear_behind(p, n, p->tokens, a->n.hidden);
-    return status < 0 ? status : project_all(p, io, n);
+    DO(LAUNCH(p, normalize, CUDA_DIM(p->tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain, &a->n.hidden,
+              &a->n.norm_eps));
+    DO(clear_behind(p, normalized, p->tokens, a->n.hidden));
+    DO(clear_behind(p, n, p->tokens, a->n.hidden));
+    return project_all(p, io, n);
 }
 
 static dp_status_t run_forward(const attn_pass_t *p, const dp_io_t *io)
@@ -421,16 +385,12 @@ static dp_status_t run_forward(const attn_pass_t *p, const dp_io_t *io)
     const size_t bytes = (size_t)p->tokens * a->n.hidden * a->bytes;
     /* that ends with its tokens */
     void *y = p->rows == p->tokens ? io->y : in_region(io->scratch, a->scratch.shared);
-    dp_status_t status = forward_projections(p, io);
 
-    if (status >= 0)
-        status = forward_core(p, io);
-    if (status >= 0)
-        status = copy_memory(p, y, io->x, bytes);
-    if (status >= 0)
-        status =
-            attn_multiply(p, &out, 1, saved_array(io, a->saved.heads_out), find_parameter(a, io, a->n.params.wo), 1, y);
-    return status < 0 ? status : copy_memory(p, io->y, y, bytes);
+    DO(forward_projections(p, io));
+    DO(forward_core(p, io));
+    DO(copy_memory(p, y, io->x, bytes));
+    DO(attn_multiply(p, &out, 1, saved_array(io, a->saved.heads_out), find_parameter(a, io, a->n.params.wo), 1, y));
+    return copy_memory(p, io->y, y, bytes);
 }
 
 /* What forward left in the backward buffer: all but the last product, or the norms of latents. */
@@ -463,26 +423,21 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
         .in = a->n.dtype, .out = a->n.dtype, .transpose_b = true, .m = p->rows, .n = a->n.o_width, .k = a->n.hidden};
     uint32_t sequence = p->starts != NULL ? a->n.tokens : a->n.sequence;
     size_t tokens = a->n.tokens;
-    dp_status_t status = find_starts(p);
 
-    if (status >= 0)
-        status = attn_multiply(p, &dheads, 1, dy, find_parameter(a, io, a->n.params.wo), 0, (void *)t.dout);
-    if (status >= 0)
-        status = clear_behind(p, t.dout, p->rows, a->n.o_width);
-    if (status >= 0 && !a->vt->makes_delta)
-        status = LAUNCH(p, dot_rows, CUDA_DIM(cuda_blocks(tokens * a->n.heads, THREADS / 32)), (void *)&t.delta,
-                        (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &sequence, &a->n.value_dim);
-    if (status >= 0)
-        status = a->vt->backward(p, &t);
-    if (status >= 0 && a->n.kv_rank > 0)
-        status = split_latents(p, io, &t);
-    if (status >= 0 && a->n.kv_rank == 0)
-        status = rotate_heads(p, saved_array(io, a->saved.q), t.dq, a->n.heads, -1);
-    if (status >= 0 && a->n.kv_rank == 0)
-        status = rotate_heads(p, saved_array(io, a->saved.k), t.dk, a->n.kv_heads, -1);
-    if (status >= 0)
-        status = copy_memory(p, saved_array(io, a->saved.v), t.dv, (size_t)p->tokens * a->n.v_width * a->bytes);
-    return status;
+    DO(find_starts(p));
+    DO(attn_multiply(p, &dheads, 1, dy, find_parameter(a, io, a->n.params.wo), 0, (void *)t.dout));
+    DO(clear_behind(p, t.dout, p->rows, a->n.o_width));
+    if (!a->vt->makes_delta)
+        DO(LAUNCH(p, dot_rows, CUDA_DIM(cuda_blocks(tokens * a->n.heads, THREADS / 32)), (void *)&t.delta,
+                  (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &sequence, &a->n.value_dim));
+    DO(a->vt->backward(p, &t));
+    if (a->n.kv_rank > 0)
+        DO(split_latents(p, io, &t));
+    if (a->n.kv_rank == 0)
+        DO(rotate_heads(p, saved_array(io, a->saved.q), t.dq, a->n.heads, -1));
+    if (a->n.kv_rank == 0)
+        DO(rotate_heads(p, saved_array(io, a->saved.k), t.dk, a->n.kv_heads, -1));
+    return copy_memory(p, saved_array(io, a->saved.v), t.dv, (size_t)p->tokens * a->n.v_width * a->bytes);
 }
 
 /* dn, and the gain's gradient of it, which is wanted even where dx is not. */
@@ -492,12 +447,10 @@ static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
     void *dn = in_region(io->scratch, a->scratch.shared), *dnorm = saved_array(io, a->saved.dnorm);
     const void *normalized = saved_array(io, a->saved.normalized);
     size_t tokens = p->tokens;
-    dp_status_t status = a->n.kv_rank > 0 ? latents_back(p, io, dn) : heads_back(p, io, dn);
 
-    if (status >= 0)
-        status = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(a->n.hidden, 32)), &dnorm, &dn, &normalized, &tokens,
-                        &a->n.hidden);
-    return status;
+    DO(a->n.kv_rank > 0 ? latents_back(p, io, dn) : heads_back(p, io, dn));
+    return LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(a->n.hidden, 32)), &dnorm, &dn, &normalized, &tokens,
+                  &a->n.hidden);
 }
 
 /* dy is kept before dx is written: dx may be dy. */
@@ -507,18 +460,15 @@ static dp_status_t run_backward_input(const attn_pass_t *p, const dp_io_t *io)
     void *dy = saved_array(io, a->saved.dy), *dn = in_region(io->scratch, a->scratch.shared), *dx = io->dx;
     const void *normalized = saved_array(io, a->saved.normalized), *inv_rms = saved_array(io, a->saved.inv_rms);
     const void *gain = find_parameter(a, io, a->n.params.norm);
-    dp_status_t status = copy_memory(p, dy, io->dy, (size_t)p->tokens * a->n.hidden * a->bytes);
 
-    if (status >= 0)
-        status = clear_behind(p, dy, p->tokens, a->n.hidden);
-    if (status >= 0)
-        status = backward_core(p, io);
-    if (status >= 0)
-        status = backward_projections(p, io);
-    if (status >= 0 && dx != NULL)
-        status = LAUNCH(p, normalize_backward, CUDA_DIM(p->tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
-                        &a->n.hidden);
-    return status;
+    DO(copy_memory(p, dy, io->dy, (size_t)p->tokens * a->n.hidden * a->bytes));
+    DO(clear_behind(p, dy, p->tokens, a->n.hidden));
+    DO(backward_core(p, io));
+    DO(backward_projections(p, io));
+    if (dx != NULL)
+        DO(LAUNCH(p, normalize_backward, CUDA_DIM(p->tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
+                  &a->n.hidden));
+    return DP_OK;
 }
 
 static dp_status_t run_backward_weight(const attn_pass_t *p, const dp_io_t *io)
@@ -527,16 +477,12 @@ static dp_status_t run_backward_weight(const attn_pass_t *p, const dp_io_t *io)
     void *n = in_region(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = saved_array(io, a->saved.dnorm);
     const void *normalized = saved_array(io, a->saved.normalized), *gain = find_parameter(a, io, a->n.params.norm);
     size_t hidden = a->n.hidden;
-    dp_status_t status = LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &n, &normalized, &gain, &a->n.hidden);
 
-    if (status >= 0)
-        status = a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n);
-    if (status >= 0)
-        status = project_weight(p, saved_array(io, a->saved.heads_out), a->n.o_width, saved_array(io, a->saved.dy),
-                                a->n.hidden, in_region(grads, a->n.params.wo * a->sum_bytes));
-    if (status >= 0)
-        status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
-    return status;
+    DO(LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &n, &normalized, &gain, &a->n.hidden));
+    DO(a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n));
+    DO(project_weight(p, saved_array(io, a->saved.heads_out), a->n.o_width, saved_array(io, a->saved.dy), a->n.hidden,
+                      in_region(grads, a->n.params.wo * a->sum_bytes)));
+    return LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
 }
 
 attn_pass_t attn_pass(dp_attention_t *a, uint32_t tokens)
@@ -589,15 +535,10 @@ dp_status_t attn_block_recompute(dp_attention_t *a, const dp_io_t *io, dp_stream
 
 static dp_status_t all_passes(const attn_pass_t *p, const dp_io_t *io)
 {
-    dp_status_t status = run_forward(p, io);
-
-    if (status >= 0)
-        status = run_recompute(p, io);
-    if (status >= 0)
-        status = run_backward_input(p, io);
-    if (status >= 0)
-        status = run_backward_weight(p, io);
-    return status;
+    DO(run_forward(p, io));
+    DO(run_recompute(p, io));
+    DO(run_backward_input(p, io));
+    return run_backward_weight(p, io);
 }
 
 /* Passes like `kind` of every length that products are prepared for, and of documents. */
