@@ -116,12 +116,6 @@ CUDA_DEVICE void cuda_trap()
     __trap();
 }
 
-/** Barrier `id` (1 to 15) of `threads` threads of the block, a multiple of 32; each calls it. */
-CUDA_DEVICE void cuda_barrier(int id, int threads)
-{
-    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 /** 16-byte vectors read past and written past the caches that others need (streaming). */
 CUDA_DEVICE uint4 cuda_load_stream(const uint4 *at)
 {

@@ -18,14 +18,11 @@
 #define CUDA_REQUIRED(X)                                                                                               \
     X(cuInit)                                                                                                          \
     X(cuDriverGetVersion)                                                                                              \
-    X(cuGetErrorName)                                                                                                  \
     X(cuGetErrorString)                                                                                                \
     X(cuDeviceGet)                                                                                                     \
     X(cuDeviceGetCount)                                                                                                \
     X(cuDeviceGetName)                                                                                                 \
     X(cuDeviceGetAttribute)                                                                                            \
-    X(cuDeviceGetUuid)                                                                                                 \
-    X(cuDeviceTotalMem)                                                                                                \
     X(cuDeviceCanAccessPeer)                                                                                           \
     X(cuDevicePrimaryCtxRetain)                                                                                        \
     X(cuDevicePrimaryCtxRelease)                                                                                       \
@@ -37,15 +34,11 @@
     X(cuCtxEnablePeerAccess)                                                                                           \
     X(cuMemAlloc)                                                                                                      \
     X(cuMemFree)                                                                                                       \
-    X(cuMemGetInfo)                                                                                                    \
     X(cuMemGetAddressRange)                                                                                            \
     X(cuPointerGetAttribute)                                                                                           \
     X(cuMemHostAlloc)                                                                                                  \
     X(cuMemFreeHost)                                                                                                   \
-    X(cuMemHostRegister)                                                                                               \
-    X(cuMemHostUnregister)                                                                                             \
     X(cuMemHostGetDevicePointer)                                                                                       \
-    X(cuMemcpy)                                                                                                        \
     X(cuMemcpyHtoD)                                                                                                    \
     X(cuMemcpyDtoH)                                                                                                    \
     X(cuMemcpyAsync)                                                                                                   \
@@ -83,16 +76,13 @@
     X(cuEventCreate)                                                                                                   \
     X(cuEventDestroy)                                                                                                  \
     X(cuEventRecord)                                                                                                   \
-    X(cuEventRecordWithFlags)                                                                                          \
     X(cuEventQuery)                                                                                                    \
     X(cuEventSynchronize)                                                                                              \
     X(cuEventElapsedTime)                                                                                              \
     X(cuModuleLoadDataEx)                                                                                              \
     X(cuModuleUnload)                                                                                                  \
     X(cuModuleGetFunction)                                                                                             \
-    X(cuFuncGetAttribute)                                                                                              \
     X(cuFuncSetAttribute)                                                                                              \
-    X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                                     \
     X(cuLaunchKernelEx)                                                                                                \
     X(cuGraphInstantiate)                                                                                              \
     X(cuGraphUpload)                                                                                                   \

@@ -161,15 +161,6 @@ static void put_product(work_t *w, moe_form_t form, bool sums, const moe_product
         w->status = moe_multiply(w->moe, form, sums, p, w->s);
 }
 
-static void run_glu(work_t *w, CUfunction kernel, const moe_glu_t *g, unsigned threads)
-{
-    moe_glu_t argument = *g;
-
-    if (w->status >= 0)
-        w->status = cuda_launch(w->moe->host, w->moe->cu, kernel, CUDA_DIM(blocks_for(w->moe, g->rows)),
-                                CUDA_DIM(threads), 0, w->s, &argument);
-}
-
 /* ---- exchanges ---- */
 
 /* Rows in work go to their ranks; what comes is the call's `arrived` until take_rows(). */
@@ -216,22 +207,6 @@ static void sort_rows(work_t *w)
 }
 
 /* ---- products: what A, B and C are; see moe.h for the shapes ---- */
-
-static size_t matrix(const dp_moe_t *moe)
-{
-    return (size_t)moe->n.hidden * (size_t)moe->n.ffn;
-}
-
-/* The k-th matrix of the first local expert. */
-static void *expert_param(const work_t *w, size_t k)
-{
-    return param_at(w->moe, w->io->params, w->moe->layout.params.expert + k * matrix(w->moe));
-}
-
-static void *expert_grad(const work_t *w, size_t k)
-{
-    return grad_at(w->moe, w->io->grads, w->moe->layout.params.expert + k * matrix(w->moe));
-}
 
 /* Over all rows that arrived, expert by expert. */
 static moe_product_t grouped_product(const work_t *w, int32_t n, int32_t k)
@@ -282,174 +257,180 @@ static void set_operands(moe_product_t *p, const void *a, int64_t lda, const voi
     p->ldc = ldc;
 }
 
-/* The rows of the routed experts; label: of those that are sent. */
-static moe_glu_t routed_glu(const work_t *w, int32_t label)
-{
-    const moe_dims_t *n = &w->call.n;
-    const moe_glu_t g = {.gate = w->call.gate,
-                         .up = w->call.up,
-                         .act = w->call.act,
-                         .weights = w->call.arrived_weights,
-                         .source = w->call.source,
-                         .back = w->call.back,
-                         .first = w->call.in_first,
-                         .heads = w->call.in_heads,
-                         .offsets = w->call.back_offsets,
-                         .sent = w->call.rows,
-                         .row_bytes = n->row_bytes,
-                         .rows = n->rows,
-                         .ranks = n->ranks,
-                         .width = n->ffn,
-                         .hidden = n->hidden,
-                         .label = label,
-                         .vectors = n->vectors};
+/* ---- experts: the routed ones over rows that arrived, the shared ones over our tokens ---- */
 
-    return g;
+typedef struct mlp {
+    moe_glu_t glu;      /* the rows of its activation */
+    const void *x, *dy; /* [rows, d] */
+    void *out;          /* what it makes of x, or the gradient of x */
+    int64_t stride;     /* from row to row of out */
+    size_t at[3];       /* parameters: gate, up, down */
+    bool shared;
+} mlp_t;
+
+/* label: of the rows that are sent. */
+static mlp_t routed_experts(const work_t *w, int32_t label)
+{
+    const moe_call_t *c = &w->call;
+    const moe_params_t *l = &w->moe->layout.params;
+    const size_t matrix = (size_t)c->n.hidden * (size_t)c->n.ffn;
+
+    return (mlp_t){.glu = {.gate = c->gate,
+                           .up = c->up,
+                           .act = c->act,
+                           .weights = c->arrived_weights,
+                           .source = c->source,
+                           .back = c->back,
+                           .first = c->in_first,
+                           .heads = c->in_heads,
+                           .offsets = c->back_offsets,
+                           .sent = c->rows,
+                           .row_bytes = c->n.row_bytes,
+                           .rows = c->n.rows,
+                           .ranks = c->n.ranks,
+                           .width = c->n.ffn,
+                           .hidden = c->n.hidden,
+                           .label = label,
+                           .vectors = c->n.vectors},
+                   .x = c->x,
+                   .dy = c->dy,
+                   .out = c->rows,
+                   .stride = c->n.stride,
+                   .at = {l->expert, l->expert + matrix, l->expert + 2 * matrix}};
 }
 
-static moe_glu_t shared_glu(const work_t *w)
+static mlp_t shared_experts(const work_t *w)
 {
-    const moe_glu_t g = {.gate = w->call.shared_gate,
-                         .up = w->call.shared_up,
-                         .act = w->call.shared_act,
-                         .rows = w->call.n.tokens,
-                         .width = w->call.n.shared,
-                         .hidden = w->call.n.hidden,
-                         .vectors = w->call.n.vectors};
+    const moe_call_t *c = &w->call;
+    const moe_params_t *l = &w->moe->layout.params;
 
-    return g;
+    return (mlp_t){.glu = {.gate = c->shared_gate,
+                           .up = c->shared_up,
+                           .act = c->shared_act,
+                           .rows = c->n.tokens,
+                           .width = c->n.shared,
+                           .hidden = c->n.hidden,
+                           .vectors = c->n.vectors},
+                   .x = c->normed,
+                   .dy = c->own_dy,
+                   .out = c->own,
+                   .stride = c->n.hidden,
+                   .at = {l->shared_gate, l->shared_up, l->shared_down},
+                   .shared = true};
 }
 
-/* ---- experts ---- */
-
-/* gate and up of the rows that arrived. */
-static void routed_widen(work_t *w)
+static moe_product_t rows_product(const work_t *w, const mlp_t *m, int32_t n, int32_t k)
 {
-    const moe_dims_t *n = &w->call.n;
-    moe_product_t up = grouped_product(w, n->ffn, n->hidden);
+    return m->shared ? dense_product(w->call.n.tokens, n, k) : grouped_product(w, n, k);
+}
 
-    set_operands(&up, w->call.x, n->hidden, expert_param(w, 0), n->ffn, w->call.gate, n->ffn);
+static moe_product_t cells_product(const work_t *w, const mlp_t *m, int32_t rows, int32_t columns)
+{
+    return m->shared ? dense_product(rows, columns, w->call.n.tokens) : cellular_product(w, rows, columns);
+}
+
+static void *mlp_param(const work_t *w, const mlp_t *m, int which)
+{
+    return param_at(w->moe, w->io->params, m->at[which]);
+}
+
+static void *mlp_grad(const work_t *w, const mlp_t *m, int which)
+{
+    return grad_at(w->moe, w->io->grads, m->at[which]);
+}
+
+static void run_glu(work_t *w, CUfunction kernel, const moe_glu_t *g)
+{
+    const unsigned threads = row_threads(w->moe, g->width);
+    moe_glu_t argument = *g;
+
+    if (w->status >= 0)
+        w->status = cuda_launch(w->moe->host, w->moe->cu, kernel, CUDA_DIM(blocks_for(w->moe, g->rows)),
+                                CUDA_DIM(threads), 0, w->s, &argument);
+}
+
+/* A product into m->out. */
+static void put_out(work_t *w, const mlp_t *m, moe_form_t form, moe_product_t *p)
+{
+    if (!m->shared) {
+        p->map = w->call.back;
+        p->apart = w->call.apart;
+    }
+    put_product(w, form, m->shared, p);
+}
+
+/* gate and up */
+static void mlp_widen(work_t *w, const mlp_t *m)
+{
+    const int32_t d = w->call.n.hidden, f = m->glu.width;
+    moe_product_t up = rows_product(w, m, f, d);
+
+    if (m->shared)
+        run_tokens(w, w->moe->kernels.norm_again);
+    set_operands(&up, m->x, d, mlp_param(w, m, 0), f, m->glu.gate, f);
     up.outputs = 2;
-    up.b[1] = expert_param(w, 1);
-    up.c[1] = w->call.up;
+    up.b[1] = mlp_param(w, m, 1);
+    up.c[1] = m->glu.up;
     put_product(w, MOE_NN, false, &up);
 }
 
-static void routed_forward(work_t *w)
+static void mlp_forward(work_t *w, const mlp_t *m)
 {
-    const moe_dims_t *n = &w->call.n;
-    const moe_glu_t g = routed_glu(w, MOE_COMBINE);
-    moe_product_t down = grouped_product(w, n->hidden, n->ffn);
+    const int32_t d = w->call.n.hidden, f = m->glu.width;
+    moe_product_t down = rows_product(w, m, d, f);
 
-    routed_widen(w);
-    run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
-    set_operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, w->call.rows, n->stride);
-    down.map = w->call.back;
-    down.apart = w->call.apart;
-    put_product(w, MOE_NN, false, &down);
+    mlp_widen(w, m);
+    run_glu(w, w->moe->kernels.activate, &m->glu);
+    set_operands(&down, m->glu.act, f, mlp_param(w, m, 2), d, m->out, m->stride);
+    put_out(w, m, MOE_NN, &down);
 }
 
-/* The same of the shared experts. */
-static void shared_widen(work_t *w)
+static void mlp_backward_input(work_t *w, const mlp_t *m)
 {
-    const moe_dims_t *n = &w->call.n;
-    const moe_params_t *l = &w->moe->layout.params;
-    const moe_glu_t g = shared_glu(w);
-    moe_product_t up = dense_product(n->tokens, n->shared, n->hidden);
+    const int32_t d = w->call.n.hidden, f = m->glu.width;
+    moe_product_t down = rows_product(w, m, f, d), up = rows_product(w, m, d, f);
 
-    run_tokens(w, w->moe->kernels.norm_again);
-    set_operands(&up, w->call.normed, n->hidden, param_at(w->moe, w->io->params, l->shared_gate), n->shared, g.gate,
-                 n->shared);
-    up.outputs = 2;
-    up.b[1] = param_at(w->moe, w->io->params, l->shared_up);
-    up.c[1] = g.up;
-    put_product(w, MOE_NN, false, &up);
-}
-
-static void shared_forward(work_t *w)
-{
-    const moe_dims_t *n = &w->call.n;
-    const moe_params_t *l = &w->moe->layout.params;
-    const moe_glu_t g = shared_glu(w);
-    moe_product_t down = dense_product(n->tokens, n->hidden, n->shared);
-
-    shared_widen(w);
-    run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->shared));
-    set_operands(&down, g.act, n->shared, param_at(w->moe, w->io->params, l->shared_down), n->hidden, w->call.own,
-                 n->hidden);
-    put_product(w, MOE_NN, true, &down);
-}
-
-static void routed_backward(work_t *w)
-{
-    const moe_dims_t *n = &w->call.n;
-    const moe_glu_t g = routed_glu(w, MOE_DISPATCH_BACKWARD);
-    moe_product_t down = grouped_product(w, n->ffn, n->hidden), up = grouped_product(w, n->hidden, n->ffn);
-
-    set_operands(&down, w->call.dy, n->hidden, expert_param(w, 2), n->hidden, w->call.act, n->ffn);
+    set_operands(&down, m->dy, d, mlp_param(w, m, 2), d, m->glu.act, f);
     put_product(w, MOE_NT, false, &down);
-    run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->ffn));
-    set_operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, w->call.rows, n->stride);
+    run_glu(w, w->moe->kernels.activate_backward, &m->glu);
+    set_operands(&up, m->glu.gate, f, mlp_param(w, m, 0), f, m->out, m->stride);
     up.parts = 2;
-    up.a[1] = w->call.up;
-    up.b[1] = expert_param(w, 1);
-    up.map = w->call.back;
-    up.apart = w->call.apart;
-    put_product(w, MOE_NT, false, &up);
+    up.a[1] = m->glu.up;
+    up.b[1] = mlp_param(w, m, 1);
+    put_out(w, m, MOE_NT, &up);
 }
 
-static void shared_backward(work_t *w)
+static void mlp_backward_weight(work_t *w, const mlp_t *m)
 {
-    const moe_dims_t *n = &w->call.n;
-    const moe_params_t *l = &w->moe->layout.params;
-    const moe_glu_t g = shared_glu(w);
-    moe_product_t down = dense_product(n->tokens, n->shared, n->hidden),
-                  up = dense_product(n->tokens, n->hidden, n->shared);
+    const int32_t d = w->call.n.hidden, f = m->glu.width;
+    moe_product_t up = cells_product(w, m, d, f), down = cells_product(w, m, f, d);
 
-    set_operands(&down, w->call.own_dy, n->hidden, param_at(w->moe, w->io->params, l->shared_down), n->hidden, g.act,
-                 n->shared);
-    put_product(w, MOE_NT, false, &down);
-    run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->shared));
-    set_operands(&up, g.gate, n->shared, param_at(w->moe, w->io->params, l->shared_gate), n->shared, w->call.own,
-                 n->hidden);
-    up.parts = 2;
-    up.a[1] = g.up;
-    up.b[1] = param_at(w->moe, w->io->params, l->shared_up);
-    put_product(w, MOE_NT, true, &up);
-}
-
-static void routed_weights(work_t *w)
-{
-    const moe_dims_t *n = &w->call.n;
-    moe_product_t up = cellular_product(w, n->hidden, n->ffn), down = cellular_product(w, n->ffn, n->hidden);
-
-    set_operands(&up, w->call.x, n->hidden, w->call.gate, n->ffn, expert_grad(w, 0), n->ffn);
+    if (m->shared)
+        run_tokens(w, w->moe->kernels.norm_again);
+    set_operands(&up, m->x, d, m->glu.gate, f, mlp_grad(w, m, 0), f);
     up.outputs = 2;
-    up.b[1] = w->call.up;
-    up.c[1] = expert_grad(w, 1);
+    up.b[1] = m->glu.up;
+    up.c[1] = mlp_grad(w, m, 1);
     put_product(w, MOE_TN, true, &up);
-    set_operands(&down, w->call.act, n->ffn, w->call.dy, n->hidden, expert_grad(w, 2), n->hidden);
+    set_operands(&down, m->glu.act, f, m->dy, d, mlp_grad(w, m, 2), d);
     put_product(w, MOE_TN, true, &down);
 }
 
-static void shared_weights(work_t *w)
+static dp_status_t run_mlps(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const char *call, unsigned need,
+                            int32_t label, void (*run)(work_t *, const mlp_t *))
 {
-    const moe_dims_t *n = &w->call.n;
-    const moe_params_t *l = &w->moe->layout.params;
-    const moe_glu_t g = shared_glu(w);
-    moe_product_t up = dense_product(n->hidden, n->shared, n->tokens),
-                  down = dense_product(n->shared, n->hidden, n->tokens);
+    work_t w = begin_call(moe, io, s, call, need);
+    mlp_t m;
 
-    run_tokens(w, w->moe->kernels.norm_again);
-    set_operands(&up, w->call.normed, n->hidden, g.gate, n->shared, grad_at(w->moe, w->io->grads, l->shared_gate),
-                 n->shared);
-    up.outputs = 2;
-    up.b[1] = g.up;
-    up.c[1] = grad_at(w->moe, w->io->grads, l->shared_up);
-    put_product(w, MOE_TN, true, &up);
-    set_operands(&down, g.act, n->shared, w->call.own_dy, n->hidden, grad_at(w->moe, w->io->grads, l->shared_down),
-                 n->hidden);
-    put_product(w, MOE_TN, true, &down);
+    if (w.status >= 0) {
+        m = routed_experts(&w, label);
+        run(&w, &m);
+    }
+    if (w.status >= 0 && moe->n.shared > 0) {
+        m = shared_experts(&w);
+        run(&w, &m);
+    }
+    return w.status;
 }
 
 /* ---- the router's products ---- */
@@ -556,24 +537,12 @@ static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_
 
 static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin_call(moe, io, s, "experts", 0);
-
-    if (w.status >= 0)
-        routed_forward(&w);
-    if (w.status >= 0 && moe->n.shared > 0)
-        shared_forward(&w);
-    return w.status;
+    return run_mlps(moe, io, s, "experts", 0, MOE_COMBINE, mlp_forward);
 }
 
 static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin_call(moe, io, s, "experts_recompute", MOE_NEED_NO_WORK);
-
-    if (w.status >= 0)
-        routed_widen(&w);
-    if (w.status >= 0 && moe->n.shared > 0)
-        shared_widen(&w);
-    return w.status;
+    return run_mlps(moe, io, s, "experts_recompute", MOE_NEED_NO_WORK, 0, mlp_widen);
 }
 
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -605,24 +574,12 @@ static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp
 
 static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin_call(moe, io, s, "experts_backward_input", 0);
-
-    if (w.status >= 0)
-        routed_backward(&w);
-    if (w.status >= 0 && moe->n.shared > 0)
-        shared_backward(&w);
-    return w.status;
+    return run_mlps(moe, io, s, "experts_backward_input", 0, MOE_DISPATCH_BACKWARD, mlp_backward_input);
 }
 
 static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin_call(moe, io, s, "experts_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
-
-    if (w.status >= 0)
-        routed_weights(&w);
-    if (w.status >= 0 && moe->n.shared > 0)
-        shared_weights(&w);
-    return w.status;
+    return run_mlps(moe, io, s, "experts_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK, 0, mlp_backward_weight);
 }
 
 static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)

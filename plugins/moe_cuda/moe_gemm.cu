@@ -230,30 +230,11 @@ CUDA_DEVICE void cells_tensor(const moe_product_t &p)
     cuda_copy_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nn_bf16(const moe_product_t p)
-{
-    rows_tensor<false, cuda_bf16>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nt_bf16(const moe_product_t p)
-{
-    rows_tensor<true, cuda_bf16>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nn_bf16_f32(const moe_product_t p)
-{
-    rows_tensor<false, float>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nt_bf16_f32(const moe_product_t p)
-{
-    rows_tensor<true, float>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_tn_bf16(const moe_product_t p)
-{
-    cells_tensor(p);
-}
+MOE_PRODUCT(tensor_nn_bf16, (256, 1), rows_tensor<false, cuda_bf16>)
+MOE_PRODUCT(tensor_nt_bf16, (256, 1), rows_tensor<true, cuda_bf16>)
+MOE_PRODUCT(tensor_nn_bf16_f32, (256, 1), rows_tensor<false, float>)
+MOE_PRODUCT(tensor_nt_bf16_f32, (256, 1), rows_tensor<true, float>)
+MOE_PRODUCT(tensor_tn_bf16, (256, 1), cells_tensor)
 
 /* ---- any type, any size, any alignment: tiles of 64 x 64, 4 x 4 of them for each of 256 threads
  * ---- */
@@ -361,20 +342,14 @@ template <typename T> CUDA_DEVICE void cells_plain(const moe_product_t &p)
     }
 }
 
-#define MOE_PLAIN(name, body)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(PLAIN_THREADS) moe_cuda_plain_##name(const moe_product_t p)           \
-    {                                                                                                                  \
-        body(p);                                                                                                       \
-    }
-#define MOE_BODY(...) __VA_ARGS__
-MOE_PLAIN(nn_f32, MOE_BODY(rows_plain<false, float, float>))
-MOE_PLAIN(nt_f32, MOE_BODY(rows_plain<true, float, float>))
-MOE_PLAIN(tn_f32, cells_plain<float>)
-MOE_PLAIN(nn_f64, MOE_BODY(rows_plain<false, double, double>))
-MOE_PLAIN(nt_f64, MOE_BODY(rows_plain<true, double, double>))
-MOE_PLAIN(tn_f64, cells_plain<double>)
-MOE_PLAIN(nn_bf16, MOE_BODY(rows_plain<false, cuda_bf16, cuda_bf16>))
-MOE_PLAIN(nt_bf16, MOE_BODY(rows_plain<true, cuda_bf16, cuda_bf16>))
-MOE_PLAIN(nn_bf16_f32, MOE_BODY(rows_plain<false, cuda_bf16, float>))
-MOE_PLAIN(nt_bf16_f32, MOE_BODY(rows_plain<true, cuda_bf16, float>))
-MOE_PLAIN(tn_bf16, cells_plain<cuda_bf16>)
+MOE_PRODUCT(plain_nn_f32, (PLAIN_THREADS), rows_plain<false, float, float>)
+MOE_PRODUCT(plain_nt_f32, (PLAIN_THREADS), rows_plain<true, float, float>)
+MOE_PRODUCT(plain_tn_f32, (PLAIN_THREADS), cells_plain<float>)
+MOE_PRODUCT(plain_nn_f64, (PLAIN_THREADS), rows_plain<false, double, double>)
+MOE_PRODUCT(plain_nt_f64, (PLAIN_THREADS), rows_plain<true, double, double>)
+MOE_PRODUCT(plain_tn_f64, (PLAIN_THREADS), cells_plain<double>)
+MOE_PRODUCT(plain_nn_bf16, (PLAIN_THREADS), rows_plain<false, cuda_bf16, cuda_bf16>)
+MOE_PRODUCT(plain_nt_bf16, (PLAIN_THREADS), rows_plain<true, cuda_bf16, cuda_bf16>)
+MOE_PRODUCT(plain_nn_bf16_f32, (PLAIN_THREADS), rows_plain<false, cuda_bf16, float>)
+MOE_PRODUCT(plain_nt_bf16_f32, (PLAIN_THREADS), rows_plain<true, cuda_bf16, float>)
+MOE_PRODUCT(plain_tn_bf16, (PLAIN_THREADS), cells_plain<cuda_bf16>)

@@ -28,6 +28,17 @@ template <typename T> struct moe_width {
     static const int most = 16 / sizeof(T);
 };
 
+/* Calls body<T, W>: W elements make 16 bytes where all rows are multiples of them, else one. */
+#define MOE_BY_WIDTH(vectors, T, body, ...)                                                                            \
+    ((vectors) ? body<T, moe_width<T>::most>(__VA_ARGS__) : body<T, 1>(__VA_ARGS__))
+
+/* The kernel of one product. */
+#define MOE_PRODUCT(name, bounds, ...)                                                                                 \
+    extern "C" __global__ void __launch_bounds__ bounds moe_cuda_##name(const moe_product_t p)                         \
+    {                                                                                                                  \
+        __VA_ARGS__(p);                                                                                                \
+    }
+
 /* Instances of a kernel that takes one argument by value. */
 #define MOE_KERNEL(name, body, type, bounds)                                                                           \
     extern "C" __global__ void __launch_bounds__(bounds) moe_cuda_##name##_f32(const type a)                           \

@@ -76,10 +76,7 @@ template <typename T, int W> CUDA_DEVICE void norm_rows(const moe_call_t &a)
 /* input -> h, rstd, normed */
 template <typename T> CUDA_DEVICE void norm(const moe_call_t &a)
 {
-    if (a.n.vectors)
-        norm_rows<T, moe_width<T>::most>(a);
-    else
-        norm_rows<T, 1>(a);
+    MOE_BY_WIDTH(a.n.vectors, T, norm_rows, a);
 }
 MOE_KERNEL(norm, norm, moe_call_t, 256)
 
@@ -90,10 +87,7 @@ template <typename T> CUDA_DEVICE void norm_again(const moe_call_t &a)
         const int64_t at = (int64_t)t * a.n.hidden;
         const cuda_sum_t<T> rstd = ((const cuda_sum_t<T> *)a.rstd)[t];
 
-        if (a.n.vectors)
-            normalize_row<T, moe_width<T>::most>(a, at, rstd);
-        else
-            normalize_row<T, 1>(a, at, rstd);
+        MOE_BY_WIDTH(a.n.vectors, T, normalize_row, a, at, rstd);
     }
 }
 MOE_KERNEL(norm_again, norm_again, moe_call_t, 256)
@@ -651,10 +645,7 @@ template <typename T, int W> CUDA_DEVICE void norm_backward_rows(const moe_call_
 /* gradient of n -> gradient of h */
 template <typename T> CUDA_DEVICE void norm_backward(const moe_call_t &a)
 {
-    if (a.n.vectors)
-        norm_backward_rows<T, moe_width<T>::most>(a);
-    else
-        norm_backward_rows<T, 1>(a);
+    MOE_BY_WIDTH(a.n.vectors, T, norm_backward_rows, a);
 }
 MOE_KERNEL(norm_backward, norm_backward, moe_call_t, 256)
 

@@ -135,10 +135,7 @@ template <typename T> CUDA_DEVICE void pack(const moe_call_t &a)
     const T *from = (const T *)(out ? a.normed : a.input);
     T *keep = out ? 0 : (T *)a.own_dy;
 
-    if (a.n.vectors)
-        pack_rows<T, moe_width<T>::most>(a, from, keep);
-    else
-        pack_rows<T, 1>(a, from, keep);
+    MOE_BY_WIDTH(a.n.vectors, T, pack_rows, a, from, keep);
 }
 MOE_KERNEL(pack, pack, moe_call_t, 256)
 
@@ -316,10 +313,7 @@ template <typename T> CUDA_DEVICE void sort_own(const moe_call_t &a)
 {
     T *to = (T *)(a.label == MOE_DISPATCH ? a.x : a.dy);
 
-    if (a.n.vectors)
-        sort_rows<T, moe_width<T>::most>(a, to);
-    else
-        sort_rows<T, 1>(a, to);
+    MOE_BY_WIDTH(a.n.vectors, T, sort_rows, a, to);
 }
 MOE_KERNEL(sort, sort_own, moe_call_t, 256)
 
@@ -446,10 +440,7 @@ template <typename T, int W> CUDA_DEVICE void combine_rows(const moe_call_t &a)
 
 template <typename T> CUDA_DEVICE void combine(const moe_call_t &a)
 {
-    if (a.n.vectors)
-        combine_rows<T, moe_width<T>::most>(a);
-    else
-        combine_rows<T, 1>(a);
+    MOE_BY_WIDTH(a.n.vectors, T, combine_rows, a);
 }
 MOE_KERNEL(combine, combine, moe_call_t, 256)
 
@@ -485,10 +476,7 @@ template <typename T, int W> CUDA_DEVICE void gather_rows(const moe_call_t &a)
 
 template <typename T> CUDA_DEVICE void gather_own(const moe_call_t &a)
 {
-    if (a.n.vectors)
-        gather_rows<T, moe_width<T>::most>(a);
-    else
-        gather_rows<T, 1>(a);
+    MOE_BY_WIDTH(a.n.vectors, T, gather_rows, a);
 }
 MOE_KERNEL(gather, gather_own, moe_call_t, 256)
 
@@ -561,10 +549,7 @@ template <typename T, int W> CUDA_DEVICE void activate_rows(const moe_glu_t &a, 
 
 template <typename T> CUDA_DEVICE void activate(const moe_glu_t &a)
 {
-    if (a.vectors)
-        activate_rows<T, moe_width<T>::most>(a, rows_of_glu(a));
-    else
-        activate_rows<T, 1>(a, rows_of_glu(a));
+    MOE_BY_WIDTH(a.vectors, T, activate_rows, a, rows_of_glu(a));
 }
 MOE_KERNEL(activate, activate, moe_glu_t, 256)
 
@@ -615,9 +600,6 @@ template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_g
 
 template <typename T> CUDA_DEVICE void activate_backward(const moe_glu_t &a)
 {
-    if (a.vectors)
-        activate_backward_rows<T, moe_width<T>::most>(a, rows_of_glu(a));
-    else
-        activate_backward_rows<T, 1>(a, rows_of_glu(a));
+    MOE_BY_WIDTH(a.vectors, T, activate_backward_rows, a, rows_of_glu(a));
 }
 MOE_KERNEL(activate_backward, activate_backward, moe_glu_t, 256)

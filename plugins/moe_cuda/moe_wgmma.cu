@@ -158,27 +158,8 @@ CUDA_DEVICE void cells_wgmma(const moe_product_t &p)
     cuda_copy_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nn_bf16(const moe_product_t p)
-{
-    rows_wgmma<false, cuda_bf16>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nt_bf16(const moe_product_t p)
-{
-    rows_wgmma<true, cuda_bf16>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nn_bf16_f32(const moe_product_t p)
-{
-    rows_wgmma<false, float>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nt_bf16_f32(const moe_product_t p)
-{
-    rows_wgmma<true, float>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_tn_bf16(const moe_product_t p)
-{
-    cells_wgmma(p);
-}
+MOE_PRODUCT(wgmma_nn_bf16, (256, 1), rows_wgmma<false, cuda_bf16>)
+MOE_PRODUCT(wgmma_nt_bf16, (256, 1), rows_wgmma<true, cuda_bf16>)
+MOE_PRODUCT(wgmma_nn_bf16_f32, (256, 1), rows_wgmma<false, float>)
+MOE_PRODUCT(wgmma_nt_bf16_f32, (256, 1), rows_wgmma<true, float>)
+MOE_PRODUCT(wgmma_tn_bf16, (256, 1), cells_wgmma)
