@@ -23,8 +23,7 @@ typedef struct attn_dims {
     uint32_t down_width;                         /* kv_rank + rope_dim */
     uint32_t q_width, k_width, v_width, o_width; /* heads x dim of one token; k_width of key_dim */
     double norm_eps, rope_theta, scale;
-    /* parameters, in elements; of latent attention wq, wk and wv are those that the latents are
-     * multiplied with */
+    /* parameters, in elements; of latents wq, wk and wv are what they are multiplied with */
     struct {
         size_t norm, wq, wk, wv, wo, count;
         size_t q_down, q_norm, kv_down, kv_norm;
@@ -62,8 +61,7 @@ enum {
 dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,
                           const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken_out);
 
-/* Tokens of one another's company: document `i` of a micro-batch, or its sequence. False: there are
- * not so many. */
+/* Document `i` of a micro-batch, or its sequence. False: there are not so many. */
 static inline bool attn_document(const attn_dims_t *n, const dp_io_t *io, size_t i, size_t *first_out,
                                  size_t *count_out)
 {

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * config.c: which configurations attention plugins take, the sizes that follow, and the list of
- * parameters. */
+ * config.c: configurations of attention, the sizes that follow, the list of parameters. */
 #include "attention.h"
 
 #include <limits.h>
@@ -120,8 +119,7 @@ static dp_status_t set_widths(const dp_host_t *host, const char *plugin, attn_di
     return DP_OK;
 }
 
-/* The next tensor: a matrix, or of 0 rows the gain of a norm. False when all outgrow an address
- * space. */
+/* The next tensor: a matrix, or of 0 rows the gain of a norm. False: too large to address. */
 static bool add_param(attn_dims_t *n, const char *name, uint32_t rows, uint32_t columns, size_t *offset_out)
 {
     dp_param_t *p = &n->params.list[n->params.number++];

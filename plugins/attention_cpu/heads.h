@@ -62,8 +62,7 @@ static void attend_head(const dp_attention_t *a, const head_view_t *h, real_t *t
         attend_queries(a, h, i, smaller(QUERY_BLOCK, h->length - i), tile);
 }
 
-/* Where the gradients of one key/value head are gathered before they take the places of q, k and
- * v. */
+/* Gradients of one key/value head, before they take the places of q, k and v. */
 typedef struct head_gradients {
     real_t *tile, *dtile;
     real_t *dq;      /* [group, S, head_dim] */
@@ -115,8 +114,7 @@ static head_view_t next_query_head(const dp_attention_t *a, head_view_t h)
     return h;
 }
 
-/* One key block of one key/value head against all queries that see it; k and v of the block become
- * their gradients. */
+/* One key block of a key/value head against all queries that see it; k, v become gradients. */
 static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gradients_t *g, size_t j, size_t nj)
 {
     memset(g->dk, 0, nj * a->key_dim * sizeof(real_t));

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * internal.h: an instance of attention_cpu and where everything lies in the memory that a call is
- * handed. */
+ * internal.h: an instance of attention_cpu, and the layout of a call's memory. */
 #ifndef ATTENTION_CPU_INTERNAL_H
 #define ATTENTION_CPU_INTERNAL_H
 

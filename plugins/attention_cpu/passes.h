@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * passes.h: forward, backward for the input and backward for the weights. Compiled once per element
- * type. */
+ * passes.h: forward and both backwards. Compiled once per element type. */
 #include "heads.h"
 #include "project.h"
 
@@ -149,8 +148,7 @@ static dp_status_t recompute_forward(const dp_attention_t *a, const dp_io_t *io)
     return DP_OK;
 }
 
-/* The gain's gradient needs dn even where nobody wants dx. dy is read before dx is written: dx may
- * be dy. */
+/* The gain's gradient needs dn even without dx. dy is read before dx is written: dx may be dy. */
 static dp_status_t compute_backward_input(const dp_attention_t *a, const dp_io_t *io)
 {
     const attn_saved_t *s = &a->saved;

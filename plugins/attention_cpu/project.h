@@ -100,8 +100,7 @@ static void latent_recompute(const dp_attention_t *a, const latent_t *l)
     normalize_again(l->normalized, l->inv_rms, l->down, l->stride, a->tokens, l->rank);
 }
 
-/* l->rows: the gradient behind the norm. The part of `down` that is not the latent holds its
- * gradient already. */
+/* l->rows: the gradient behind the norm. The rest of `down` holds its gradient already. */
 static void latent_backward(const dp_attention_t *a, const latent_t *l)
 {
     gain_gradient(l->dgain, l->rows, l->normalized, a->tokens, l->rank);

@@ -9,8 +9,7 @@
 #include <math.h>
 #include <stddef.h>
 
-/* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. Rows of x are `stride`
- * elements apart. */
+/* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. stride: of rows of x. */
 VECTORISED
 static void normalize_rows(real_t *restrict normalized, real_t *restrict inv_rms, real_t *restrict n,
                            const real_t *restrict x, size_t stride, const real_t *restrict gain, size_t rows, size_t d,
@@ -59,8 +58,7 @@ static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn, con
             dgain[i] += dn[i] * normalized[i];
 }
 
-/* Turns dn into the gradient of the input of RMSNorm: (g - normalized * mean(g * normalized)) /
- * rms, g = dn * gain. */
+/* dn becomes (g - normalized * mean(g * normalized)) / rms, g = dn * gain: RMSNorm's dx. */
 VECTORISED
 static void normalize_backward(real_t *restrict dn, const real_t *restrict gain, const real_t *restrict normalized,
                                const real_t *restrict inv_rms, size_t rows, size_t d)

@@ -17,8 +17,7 @@
 
 _Static_assert(KEY_BLOCK % LANES == 0, "a padded row must end inside its tile");
 
-/* One row: the visible part is padded to whole LANES with logits that vanish. Returns the padded
- * length. */
+/* One row: the visible part is padded to whole LANES with logits that vanish. The new length. */
 INLINED size_t pad_row(real_t *row, size_t seen)
 {
     size_t padded = (seen + LANES - 1) / LANES * LANES;

@@ -55,8 +55,7 @@ CUDA_DEVICE void softmax(T *p, const cuda_sum_t<T> *logits, cuda_sum_t<T> *large
     }
 }
 
-/* One block per row: p again, and ds = p * (dp - delta). p may be the logits, ds may be dp where T
- * is S. */
+/* One block per row: p again, and ds = p * (dp - delta). p may be the logits, ds dp, for T = S. */
 template <typename T>
 CUDA_DEVICE void softmax_backward(T *p, T *ds, const cuda_sum_t<T> *logits, const cuda_sum_t<T> *dp,
                                   const cuda_sum_t<T> *largest, const cuda_sum_t<T> *inv_sum,
@@ -80,8 +79,7 @@ CUDA_DEVICE void softmax_backward(T *p, T *ds, const cuda_sum_t<T> *logits, cons
     }
 }
 
-/* Sums [heads, sequence, dim] become a tensor [sequence, heads of the tensor, dim], whose tokens
- * are `width` apart. */
+/* Sums [heads, sequence, dim] become a tensor [sequence, heads, dim] with tokens `width` apart. */
 template <typename T>
 CUDA_DEVICE void store_heads(T *to, const cuda_sum_t<T> *from, uint32_t heads, uint32_t sequence, uint32_t dim,
                              size_t width)

@@ -153,8 +153,7 @@ static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, c
     return status;
 }
 
-/* sums[keys, dim] += alpha * scores^T right, per key/value head, over its query heads one after the
- * other. */
+/* sums[keys, dim] += alpha * scores^T right, per key/value head, by query head in order. */
 static dp_status_t gather_scores(const block_t *b, double alpha, size_t offset, const void *right, uint32_t right_width,
                                  uint32_t dim, size_t sums)
 {
@@ -284,8 +283,7 @@ static uint32_t most_behind(const dp_attention_t *a, uint32_t rows)
     return (a->n.sequence - 1 + rows - 1) / rows * rows;
 }
 
-/* Where the keys of a block of documents begin; of a pass that goes through all that there can be,
- * at the earliest. */
+/* Where the keys of a block of documents begin; for all that there can be, at the earliest. */
 static uint32_t oldest_key(const block_t *b, uint32_t rows, uint32_t *document)
 {
     const attn_pass_t *p = b->pass;
@@ -306,8 +304,7 @@ static dp_status_t visit_keys(block_t *b, uint32_t keys, dp_status_t (*visit)(co
     return visit(b);
 }
 
-/* Where there are no documents the last two blocks, with keys from anywhere on, are all that there
- * can be. */
+/* Without documents the last two blocks, with keys from anywhere on, are all there can be. */
 static dp_status_t over_documents(block_t *b, uint32_t rows, dp_status_t (*visit)(const block_t *b))
 {
     const attn_pass_t *p = b->pass;
@@ -358,8 +355,7 @@ static dp_status_t backward_heads(block_t *b)
     return store_sums(b, s->dv, a->n.value_dim, b->t->dv, a->n.v_width);
 }
 
-/* A rehearsal needs one sequence: the others are like it. Documents are of one that is as long as
- * the micro-batch. */
+/* A rehearsal needs one sequence, or a document as long as the micro-batch. */
 static dp_status_t over_heads(const attn_pass_t *pass, const attn_tensors_t *t, dp_status_t (*visit)(block_t *b))
 {
     const dp_attention_t *a = pass->attention;
@@ -408,8 +404,7 @@ static dp_status_t read_budget(const dp_attention_t *a, size_t *budget_out)
     return DP_OK;
 }
 
-/* Blocks of documents have more keys than others, and sums of all tokens, but fewer heads at a
- * time. */
+/* Blocks of documents have more keys, and sums of all tokens, but fewer heads at a time. */
 static dp_status_t lay_out_scores(dp_attention_t *a, scores_t *s)
 {
     layout_t l = {.alignment = ATTN_ALIGN};

@@ -11,8 +11,7 @@ static dp_status_t open_cudnn(const dp_host_t *host, const dp_attention_config_t
     return attn_block_open(host, config, &cudnn_core, attention_out);
 }
 
-/* Deterministic when config.deterministic asks for it, and not otherwise: no capability for all
- * instances. */
+/* Deterministic where config.deterministic asks for it. */
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
     .open = open_cudnn,

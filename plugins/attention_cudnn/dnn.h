@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * dnn.h: the part of cuDNN's backend interface that attention_cudnn uses, as a table of
- * functions. */
+ * dnn.h: the part of cuDNN's backend interface in use, as a table of functions. */
 #ifndef ATTENTION_CUDNN_DNN_H
 #define ATTENTION_CUDNN_DNN_H
 

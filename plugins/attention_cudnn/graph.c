@@ -132,8 +132,7 @@ static void add_product(attn_sdpa_graph_t *g, object_t a, object_t b, object_t c
     add_operation(g, operation);
 }
 
-/* y = x mode b, where b, and `condition` of a selection, are NULL if the mode has none. axis: of an
- * index, else -1. */
+/* y = x mode b; b and `condition` (of a selection) may be NULL. axis: of an index, else -1. */
 static void add_pointwise(attn_sdpa_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int64_t axis,
                           object_t x, object_t b, object_t condition, object_t y)
 {

@@ -12,8 +12,7 @@
 
 #include <stdbool.h>
 
-/** bf16 tensors [batch, sequence, heads, dim]; statistics and sums fp32 [batch, heads,
- *  sequence]. */
+/** bf16 [batch, sequence, heads, dim]; statistics and sums fp32 [batch, heads, sequence]. */
 typedef struct attn_sdpa_shape {
     int64_t batch, heads, kv_heads, sequence, head_dim, value_dim;
     bool deterministic; /* backward: no sums in the order of arrival, at the price of workspace */
@@ -49,8 +48,7 @@ typedef struct attn_sdpa_graph {
     int64_t next_id; /* of tensors without memory */
 } attn_sdpa_graph_t;
 
-/** Builds and finalises the graph. cuDNN is not asked for a device. Close it after a failure as
- *  well. */
+/** Builds and finalises the graph, without a device. Close it after a failure as well. */
 dp_status_t attn_sdpa_forward_graph(const dp_host_t *host, const attn_dnn_t *dnn, const attn_sdpa_shape_t *shape,
                                     attn_sdpa_graph_t *graph_out);
 dp_status_t attn_sdpa_backward_graph(const dp_host_t *host, const attn_dnn_t *dnn, const attn_sdpa_shape_t *shape,

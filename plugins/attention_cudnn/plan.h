@@ -32,8 +32,7 @@ dp_status_t attn_sdpa_plan_make(const attn_sdpa_graph_t *graph, bool determinist
 
 void attn_sdpa_plan_close(attn_sdpa_plan_t *plan);
 
-/** Runs the plan on the handle's stream. ids and pointers: tensors of the graph; values are
- *  pointers to host floats. */
+/** Runs the plan on the handle's stream. ids: tensors of the graph; values: host floats. */
 dp_status_t attn_sdpa_plan_run(const attn_sdpa_plan_t *plan, cudnnHandle_t handle, const int64_t *ids,
                                void *const *pointers, size_t count, void *workspace);
 

@@ -17,8 +17,7 @@
 #define CUDA_WARP      32
 #define CUDA_FULL_MASK 0xffffffffu
 
-/** bfloat16 as it lies in memory. cuda_float() and cuda_from_float<>() convert; nothing else knows
- *  its bits. */
+/** bfloat16 as it lies in memory; cuda_float() and cuda_from_float<>() convert. */
 struct cuda_bf16 {
     uint16_t bits;
 };
@@ -160,15 +159,13 @@ CUDA_DEVICE void cuda_copy_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/** Until at most `groups` of this thread's latest groups are still on their way. Others see the
- *  data after a barrier. */
+/** Until at most `groups` of this thread's latest are under way. Others see data by a barrier. */
 template <int groups> CUDA_DEVICE void cuda_copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
 
-/** Four 8x8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8
- *  of matrix l / 8. */
+/** Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
 CUDA_DEVICE void cuda_load_matrix_x4(uint32_t r[4], const void *row)
 {
     unsigned from = (unsigned)__cvta_generic_to_shared(row);
@@ -238,8 +235,7 @@ CUDA_DEVICE void cuda_warpgroup_sums(float (&c)[128])
         asm volatile("" : "+f"(c[i])::"memory");
 }
 
-/** After this thread's writes to shared memory, before the barrier behind which products read
- *  them. */
+/** After writes to shared memory, before the barrier behind which products read them. */
 CUDA_DEVICE void cuda_shared_fence_async()
 {
     CUDA_WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
@@ -296,8 +292,7 @@ CUDA_DEVICE uint64_t cuda_matrix_descriptor(const void *start, uint32_t blocks)
     return address | (uint64_t)(blocks >> 4 & 0x3fff) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/** The value of an element, in the type that sums are made in: float for f32 and bf16, double for
- *  f64. */
+/** An element in the type of sums: float for f32 and bf16, double for f64. */
 CUDA_DEVICE float cuda_float(float x)
 {
     return x;
@@ -343,8 +338,7 @@ template <typename T> CUDA_DEVICE T cuda_from_float(cuda_sum_t<T> x)
     return cuda_rounding<T>::from(x);
 }
 
-/** Sum (largest value) over the lanes of a warp; every lane of it calls and gets it, with the same
- *  bits. */
+/** Sum (largest value) over the lanes of a warp; all of them call and get the same bits. */
 template <typename T> CUDA_DEVICE T cuda_warp_sum(T x)
 {
     for (int step = CUDA_WARP / 2; step > 0; step /= 2)

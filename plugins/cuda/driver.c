@@ -67,8 +67,7 @@ static const char *describe_result(const cuda_driver_t *cu, CUresult result)
     return cu->cuGetErrorString(result, &text) == CUDA_SUCCESS && text != NULL ? text : "an unknown error";
 }
 
-/* CUDA reads the variable when it is initialised, which the program or another library may have
- * done. */
+/* CUDA reads the variable at its start, which may be over. */
 static void choose_queues(cuda_driver_t *cu)
 {
     const char *text;

@@ -1,14 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * import.h: fills a table of functions from one of NVIDIA's libraries, opened when an instance of a
- * plugin is. */
+ * import.h: fills a table of functions from one of NVIDIA's libraries, when a plugin opens. */
 #ifndef PLUGINS_CUDA_IMPORT_H
 #define PLUGINS_CUDA_IMPORT_H
 
 #include <dualpipe/plugin.h>
 
-/** What to open. `key`, of DUALPIPE_DEBUG, comes before the names; the list of names ends with
- *  NULL. */
+/** What to open: first `key` of DUALPIPE_DEBUG, then the names, up to NULL. */
 typedef struct cuda_source {
     const char *what; /* "cuBLASLt", for messages */
     const char *key;  /* "lib.cublaslt" */

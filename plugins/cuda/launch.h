@@ -19,8 +19,7 @@ static inline unsigned cuda_blocks(size_t count, unsigned per_block)
     return (unsigned)((count + per_block - 1) / per_block);
 }
 
-/** args[i]: where the kernel's parameter i lies, in exactly the kernel's type; read before the call
- *  returns. [enqueue s] */
+/** args[i]: where parameter i lies, of exactly its type; read before it returns. [enqueue s] */
 static inline dp_status_t cuda_launch_args(const dp_host_t *host, const cuda_driver_t *cu, CUfunction function,
                                            cuda_dim_t grid, cuda_dim_t block, size_t shared_bytes, CUstream s,
                                            const char *what, void **args)

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cores.c: which cores the streams of a device may run on: all, a list, or two disjoint shares of
- * it. */
+ * cores.c: the cores that a device's streams run on: all, a list, or two disjoint shares. */
 #include "device_cpu.h"
 
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_cpu.c: the CPU as a device: the table of dp.device/1, memory, copies and the failures of
- * its streams. */
+ * device_cpu.c: the table of dp.device/1 for a CPU, memory, copies and failures of streams. */
 #include "device_cpu.h"
 
 #include "plugins/common/check.h"

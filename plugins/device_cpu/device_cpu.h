@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_cpu.h: the objects of the CPU device: a stream is a worker thread fed through a ring of
- * fixed-size entries. */
+ * device_cpu.h: the CPU device: a stream is a worker thread fed through a ring of entries. */
 #ifndef DEVICE_CPU_H
 #define DEVICE_CPU_H
 

@@ -12,8 +12,7 @@ typedef struct cpu_event_wait {
     uint32_t target;
 } event_wait_t;
 
-/* Closed events are used again and never freed before the device: a worker may still be about to
- * post them. */
+/* Closed events are used again, freed with the device: a worker may be about to post them. */
 dp_status_t cpu_event_open(dp_device_t *device, dp_event_t **event_out)
 {
     const dp_host_t *host = device->host;

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stream.c: the worker thread of a stream and the ring that feeds it: one producer, one consumer,
- * no lock, no allocation. */
+ * stream.c: a stream's worker thread and its ring: one producer, one consumer, no lock. */
 #include "device_cpu.h"
 
 #include <signal.h>
@@ -10,8 +9,7 @@
 #include <time.h>
 
 #define IDLE_NS (3600 * 1000000000ll)
-/* How long a worker may take to leave after the job has ended: what it is computing cannot be
- * interrupted. */
+/* How long a worker may take to leave when the job has ended: computing is not interrupted. */
 #define LEAVE_NS (10 * 1000000000ll)
 
 static const char *const names[DP_LANE_COUNT] = {"dp-compute", "dp-all-to-all", "dp-p2p", "dp-reduce"};
@@ -112,8 +110,7 @@ static bool execute_all(dp_stream_t *s)
     return true;
 }
 
-/* Leaves when told to, and when the job is aborted and nothing is queued: no wait would last
- * then. */
+/* Leaves when told to, and when the job is aborted and nothing is queued. */
 static void *run_entries(void *arg)
 {
     dp_stream_t *s = arg;
@@ -242,8 +239,7 @@ static dp_status_t failure_of(dp_stream_t *s)
     return DP_FAIL(s->host, failure.status, "%s", failure.message);
 }
 
-/* A worker announces how far it got whenever its ring is empty, so that a lane with nothing to do
- * is not even woken. */
+/* A worker announces how far it got when its ring is empty: an idle lane is not woken. */
 dp_status_t cpu_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
     dp_status_t status =

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_cuda.c: a CUDA GPU as a device: the table of dp.device/1, memory, copies, sums and
- * failures. */
+ * device_cuda.c: the table of dp.device/1 for a GPU, memory, copies, sums and failures. */
 #include "device_cuda.h"
 
 #include "plugins/common/check.h"
@@ -27,8 +26,7 @@ static dp_status_t check_device_config(const dp_host_t *host, const dp_device_co
     return DP_OK;
 }
 
-/* Streams of a device beside the lanes': one each of this plugin, the transport, attention and the
- * trainer (cuda/side.h). */
+/* Streams beside the lanes': of this plugin, the transport, attention, the trainer (side.h). */
 enum { SIDE_STREAMS = 4, DEVICES_MAX = 64 };
 static int ranks_here[DEVICES_MAX];
 
@@ -385,8 +383,7 @@ dp_status_t cuda_device_ask_watches(dp_device_t *device)
     return status < 0 ? cuda_device_keep_failure(device, status) : DP_OK;
 }
 
-/* A fault of the device shows on each of its streams. While a capture is on, the driver may not be
- * asked. */
+/* A fault of the device shows on each stream. During a capture the driver may not be asked. */
 static dp_status_t query_error(dp_device_t *device)
 {
     dp_status_t status = cuda_device_ask_watches(device);

@@ -34,8 +34,7 @@ typedef struct watch {
     void *arg;
 } watch_t;
 
-/* A stamp on its way: the kernel writes the device's time to device->times[i]; *to gets the host's
- * once that is not 0. */
+/* A stamp under way: the kernel writes to device->times[i]; then *to gets the host's time. */
 typedef struct device_stamps {
     volatile uint64_t *times; /* [STAMPS] mapped host memory */
     CUdeviceptr device_times;
@@ -54,8 +53,7 @@ struct dp_stream {
     dp_lane_t lane;
     CUstream cu;
     uint32_t captured; /* number of the capture that it has joined */
-    /* Events that are recorded now and then, so that a wait can tell a busy stream from a stuck
-     * one. */
+    /* Events recorded now and then, which tell a busy stream from a stuck one. */
     CUevent milestones[MILESTONES];
     uint32_t enqueued, reached, recorded;
 };
@@ -120,8 +118,7 @@ struct dp_device {
     watch_t *watches;
 };
 
-/* device_cuda.c: keeps the failure that the host has just recorded on this thread; returns its
- * status. */
+/* Keeps the failure that the host has just recorded on this thread; returns its status. */
 dp_status_t cuda_device_keep_failure(dp_device_t *device, dp_status_t status);
 /* The first failure that is known; asks the plugins that watch. */
 dp_status_t cuda_device_ask_watches(dp_device_t *device);

@@ -102,8 +102,7 @@ static dp_status_t split_shared(dp_device_t *device, CUdevResource *all, uint32_
     return status;
 }
 
-/* Without green contexts lanes are told apart by priority alone, and kernels that keep to a number
- * of blocks. */
+/* Without green contexts lanes differ by priority, and kernels keep to a number of blocks. */
 static dp_status_t fall_back(dp_device_t *device, uint32_t comm, uint32_t shares, const char *why)
 {
     uint32_t all = (uint32_t)device->sm_count / shares;

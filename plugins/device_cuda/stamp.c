@@ -150,8 +150,7 @@ void cuda_stamps_close(dp_device_t *device)
     device->host->release(device->host, device->stamps.to);
 }
 
-/* A slot that is still on its way holds up nothing but the end of the ring: streams run at
- * different speeds. */
+/* A slot under way holds up the end of the ring alone: streams run at different speeds. */
 void cuda_stamps_deliver(dp_device_t *device)
 {
     device_stamps_t *st = &device->stamps;

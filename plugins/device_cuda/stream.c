@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stream.c: streams, events, and how the host waits for them: it asks, and sleeps through the
- * host's wait in between. */
+ * stream.c: streams, events, and the host's waits for them: it asks, and sleeps in between. */
 #include "device_cuda.h"
 
 #include <sched.h>
@@ -128,8 +127,7 @@ void cuda_stream_close(dp_stream_t *s)
     free_stream(s);
 }
 
-/* Streams that something is put on while a capture is on belong to it, whether or not an event has
- * led there. */
+/* Streams that get work during a capture belong to it, with or without an event. */
 dp_status_t cuda_stream_enter(dp_stream_t *s)
 {
     dp_device_t *device = s->device;

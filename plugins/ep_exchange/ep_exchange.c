@@ -198,8 +198,7 @@ static dp_status_t take_out(void *arg)
     return DP_OK;
 }
 
-/* Before an exchange back: the rows of each source rank together, those of an expert in the order
- * they came in. */
+/* Before an exchange back: rows by source rank, those of an expert in the order they came in. */
 static dp_status_t pack_back(void *arg)
 {
     const task_t *t = arg;

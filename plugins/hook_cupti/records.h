@@ -34,11 +34,9 @@ void cupti_records_init(cupti_records_t *r, cupti_records_entry_t *entries, uint
                         uint32_t link_room);
 void cupti_records_link(cupti_records_t *r, uint32_t correlation, uint64_t tag);
 void cupti_records_add(cupti_records_t *r, const dp_activity_t *activity, uint32_t correlation);
-/* Gives out activities whose tag has `owner` in its upper 16 bits, by start time; times move by
- * offset_ns. */
+/* Gives out activities with `owner` in the tag's upper 16 bits, by start, moved by offset_ns. */
 size_t cupti_records_take(cupti_records_t *r, uint16_t owner, int64_t offset_ns, dp_activity_t *out, size_t room);
-/* Drops what belongs to nobody among the owners whose bits are set, and links that nothing waits
- * for any more. */
+/* Drops what belongs to none of the owners set, and links that nothing waits for. */
 void cupti_records_sweep(cupti_records_t *r, const uint8_t open_owners[65536 / 8]);
 
 static inline uint64_t cupti_records_tag(uint16_t owner, uint64_t operation)

@@ -50,8 +50,7 @@ void moe_dispatch_place(const moe_dispatch_t *v, int32_t *counts);
 void moe_dispatch_pack(const moe_dispatch_t *v, const void *from, const void *weights, uint32_t call, int32_t *last);
 /* What came is of this call, and as much as dispatch brought, which counts it. */
 dp_status_t moe_dispatch_take_out(const moe_dispatch_t *v, uint32_t call);
-/* Fans received rows out to (expert, rank) order, and the weights of their heads where wanted.
- * next: [R], scratch. */
+/* Fans received rows out to (expert, rank) order, with weights where wanted. next: [R], scratch. */
 void moe_dispatch_fan_out(const moe_dispatch_t *v, int32_t *next, void *to, void *weights);
 /* Back: begins the list for each rank, of which the caller fills in the heads. */
 void moe_dispatch_begin_back(const moe_dispatch_t *v, uint32_t call);

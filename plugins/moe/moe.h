@@ -30,8 +30,7 @@ typedef struct moe_params {
     uint32_t nparams;
 } moe_params_t;
 
-/* shape.c: refuses what cannot be, with the reason; else the sizes. Whatever is counted with 32
- * bits fits. */
+/* Refuses what cannot be, with the reason; else the sizes. What is counted in 32 bits fits. */
 dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *config,
                           moe_dims_t *dims_out);
 /* For micro-batches of so many tokens. */

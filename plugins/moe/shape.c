@@ -119,8 +119,7 @@ static bool multiply_sizes(int64_t a, int64_t b, int32_t *out)
     return true;
 }
 
-/* Room for `even` rows, the share if all experts got as many, times the capacity asked for; at most
- * `all`. */
+/* Room for the even share of rows times the capacity asked for; at most `all`. */
 static int32_t rows_for(double capacity, double even, int32_t all)
 {
     const double rows = ceil(capacity * even);

@@ -3,8 +3,7 @@
  * layout.c: where data lie in saved, backward buffer, work and scratch memory. */
 #include "moe_cpu.h"
 
-/* Arrays that go into the backward buffer: what a backward makes, and from DP_RECOMPUTE_MLP on the
- * products gate and up. */
+/* The backward buffer: what a backward makes; from DP_RECOMPUTE_MLP on gate and up as well. */
 static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, const dp_ep_sizes_t *ep, moe_layout_t *l,
                          size_t element)
 {

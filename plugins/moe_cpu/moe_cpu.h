@@ -94,8 +94,7 @@ struct dp_moe {
     dp_recompute_t recompute;
 };
 
-/* layout.c; ep: what the backend of dp.ep.draft/1 asks for, NULL without one; element: bytes of
- * one. */
+/* ep: what the backend of dp.ep.draft/1 asks for, or NULL; element: bytes of one. */
 dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute,
                             const dp_ep_sizes_t *ep, size_t element, moe_layout_t *layout_out);
 

@@ -15,8 +15,7 @@ enum {
     MOE_STRIP = 64,          /* tokens whose gradients of the norm's gain are summed first */
     MOE_MOST_RANKS = 1024,
     MOE_ROW_ALIGNMENT = 128, /* bytes of a cache line: of sent rows */
-    /* Tiles of products and the shared memory of their stages: on tensor cores by rows and by
-     * cells, without. */
+    /* Tiles of products and the shared memory of their stages, by rows and by cells. */
     MOE_ROWS_M = 128,
     MOE_ROWS_N = 256,
     MOE_ROWS_SHARED = 4 * (128 + 256) * 64 * 2,

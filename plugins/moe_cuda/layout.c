@@ -17,8 +17,7 @@ static bool is_among(const char *name, const char *const names[], size_t count)
     return false;
 }
 
-/* Whether an array of MOE_SAVED is kept from forward on; what is not lies in the backward
- * buffer. */
+/* Whether MOE_SAVED's array is kept from forward on; else it lies in the backward buffer. */
 static bool is_kept(const char *name, dp_recompute_t recompute)
 {
     static const char *const of_backward[] = {"dnorm", "shared_act", "shared_dy", "act", "dy"};

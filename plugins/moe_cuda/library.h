@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * library.h: the experts' products, bf16, by a library that multiplies groups whose sizes lie on
- * the device. */
+ * library.h: bf16 products of experts by a library, for groups whose sizes are on the device. */
 #ifndef MOE_CUDA_LIBRARY_H
 #define MOE_CUDA_LIBRARY_H
 

@@ -22,7 +22,7 @@ static const moe_rules_t rules = {.plugin = "moe_cuda",
                                   .most_tokens = 65535 * MOE_STRIP,
                                   .most_elements = INT64_MAX};
 
-/* One call under way: sticky about the first failure, so that a call reads as the list of its steps. */
+/* One call under way; after its first failure the rest of its steps does nothing. */
 typedef struct work {
     dp_moe_t *moe;
     const dp_io_t *io;

@@ -236,8 +236,7 @@ MOE_PRODUCT(tensor_nn_bf16_f32, (256, 1), rows_tensor<false, float>)
 MOE_PRODUCT(tensor_nt_bf16_f32, (256, 1), rows_tensor<true, float>)
 MOE_PRODUCT(tensor_tn_bf16, (256, 1), cells_tensor)
 
-/* ---- any type, any size, any alignment: tiles of 64 x 64, 4 x 4 of them for each of 256 threads
- * ---- */
+/* ---- any type, size and alignment: tiles of 64 x 64, 4 x 4 for each of 256 threads ---- */
 
 enum { PLAIN = MOE_PLAIN_TILE, PLAIN_STEP = 16, PLAIN_THREADS = MOE_PRODUCT_THREADS };
 

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_real.cuh: what the kernels share: types, rows in steps of 16 bytes, the walk of a block over
- * rows. */
+ * moe_real.cuh: what kernels share: types, 16-byte steps in rows, a block's walk over rows. */
 #ifndef MOE_CUDA_REAL_CUH
 #define MOE_CUDA_REAL_CUH
 

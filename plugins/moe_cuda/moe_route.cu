@@ -94,8 +94,7 @@ MOE_KERNEL(norm_again, norm_again, moe_call_t, 256)
 
 /* ---- scores and choice: a warp per token, lane l has experts l, l + 32, ... ---- */
 
-/* Where expert e of value v stands: first the larger value, then the lower expert; a NaN is the
- * least. */
+/* Where expert e of value v stands: the larger value, then the lower expert; NaN is last. */
 typedef struct candidate {
     unsigned long long key;
     int expert;
@@ -195,8 +194,7 @@ CUDA_DEVICE candidate last_group(const moe_call_t &a, const cuda_sum_t<T> *row, 
     return last;
 }
 
-/* The j-th is the first of those behind the one before it: k different experts, whatever the
- * numbers are. */
+/* The j-th is the first behind the one before: k different experts, whatever the numbers. */
 template <typename T>
 CUDA_DEVICE void choose_best(const moe_call_t &a, const cuda_sum_t<T> *row, double *sums, int *chosen, int lane)
 {
@@ -259,8 +257,7 @@ template <typename T> CUDA_DEVICE void choices(const moe_call_t &a)
 }
 MOE_KERNEL(choices, choices, moe_call_t, MOE_TOKEN_THREADS)
 
-/* ---- places: a stable sort of the choices by expert, in chunks; each thread looks for its expert
- * ---- */
+/* ---- places: a stable sort of the choices by expert, in chunks, a thread for each expert ---- */
 
 CUDA_DEVICE int load_chunk(const moe_call_t &a, int *experts)
 {
@@ -306,8 +303,7 @@ CUDA_DEVICE int exclusive_scan(int own, int *room)
     return room[from + me] - own;
 }
 
-/* One block: list[list_first[e]] ... list[list_first[e + 1] - 1] are the replicas of e,
- * ascending. */
+/* One block: replicas of e are list[list_first[e]] ... list[list_first[e + 1] - 1], ascending. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_replicas(const moe_call_t a)
 {
     __shared__ int room[2 * MOE_SCAN_THREADS];
@@ -585,8 +581,7 @@ template <typename T> CUDA_DEVICE void logits_backward(const moe_call_t &a)
 }
 MOE_KERNEL(logits_backward, logits_backward, moe_call_t, MOE_TOKEN_THREADS)
 
-/* bf16: the gradients of the logits as the sum of two bf16 numbers, for products: first [T, E] of
- * those, then the rests. */
+/* bf16: gradients of the logits as the sum of two bf16 [T, E], for products. */
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_split(const moe_call_t a)
 {
     const int64_t count = (int64_t)a.n.tokens * a.n.experts, step = (int64_t)gridDim.x * blockDim.x;
@@ -649,8 +644,7 @@ template <typename T> CUDA_DEVICE void norm_backward(const moe_call_t &a)
 }
 MOE_KERNEL(norm_backward, norm_backward, moe_call_t, 256)
 
-/* Gradient of the gain, summed over strips of tokens: y numbers the strip, a thread has one
- * element. */
+/* Gradient of the gain by strips of tokens: y numbers the strip, a thread has one element. */
 template <typename T> CUDA_DEVICE void gain_strips(const moe_call_t &a)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), first = (int)blockIdx.y * MOE_STRIP;

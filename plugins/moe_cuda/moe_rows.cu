@@ -127,8 +127,7 @@ template <typename T, int W> CUDA_DEVICE void pack_rows(const moe_call_t &a, con
     }
 }
 
-/* One row for each rank that a token goes to: of normed or, in backward, of dy, which is kept in
- * own_dy. */
+/* One row for each rank that a token goes to: of normed, or of dy, kept in own_dy. */
 template <typename T> CUDA_DEVICE void pack(const moe_call_t &a)
 {
     const bool out = a.label == MOE_DISPATCH;
@@ -141,8 +140,7 @@ MOE_KERNEL(pack, pack, moe_call_t, 256)
 
 /* ---- in ---- */
 
-/* Whether rank p's list is of this call and as long as it can be. *fault_out: what is wrong
- * otherwise. */
+/* Whether rank p's list is of this call and fits. *fault_out: what is wrong otherwise. */
 CUDA_DEVICE bool list_is_valid(const moe_call_t &a, int p, int *fault_out)
 {
     const int count = a.arrived_counts[p];
@@ -348,8 +346,7 @@ CUDA_DEVICE const char *returned(const moe_call_t &a, int64_t at, double *weight
     return a.arrived;
 }
 
-/* The addresses of the next choices of a token, for the whole block; any row's where one is not
- * there. */
+/* The addresses of a token's next choices, for the block; any row's where one is missing. */
 CUDA_DEVICE int hold_rows(const moe_call_t &a, int64_t at, int left, const char **held)
 {
     const int count = left < HELD ? left : HELD;

@@ -7,8 +7,7 @@
 
 #include "moe_real.cuh"
 
-/* Tiles of a row of tiles that are taken before the next column: their part of A stays in the L2
- * cache. */
+/* Tiles of a row that are taken before the next column: their A stays in the L2 cache. */
 #define MOE_SUPER 16
 
 CUDA_DEVICE int tiles_of(int64_t count, int size)

@@ -107,8 +107,7 @@ CUDA_DEVICE void rotate_heads(T *to, const T *from, const cuda_sum_t<T> *rope, c
     }
 }
 
-/* One warp per vector: out[b, h, position] = sum over dim of a * b, for vectors [tokens, heads,
- * dim]. */
+/* One warp per vector: out[b, h, position] = sum over dim of a * b; a, b: [tokens, heads, dim]. */
 template <typename T>
 CUDA_DEVICE void dot_rows(cuda_sum_t<T> *out, const T *a, const T *b, size_t tokens, uint32_t heads, uint32_t sequence,
                           uint32_t dim)
@@ -151,8 +150,7 @@ CUDA_DEVICE void gain_gradient(cuda_sum_t<T> *dgain, const cuda_sum_t<T> *dn, co
     dgain[column] = sum;
 }
 
-/* One block per row: dx = dy + (g - normalized * mean(g * normalized)) / rms, g = dn * gain. dx may
- * be dy. */
+/* One block per row: dx = dy + (g - normalized * mean(g * normalized)) / rms, g = dn * gain. */
 template <typename T>
 CUDA_DEVICE void normalize_backward(T *dx, const T *dy, const cuda_sum_t<T> *dn, const T *gain, const T *normalized,
                                     const cuda_sum_t<T> *inv_rms, uint32_t d)
@@ -173,11 +171,9 @@ CUDA_DEVICE void normalize_backward(T *dx, const T *dy, const cuda_sum_t<T> *dn,
     }
 }
 
-/* ---- latent attention: heads [heads, own + 2 * half] of a token, the last 2 * half elements of
- * each rotated ---- */
+/* ---- latent attention: heads [heads, own + 2 * half] of a token, the last 2 * half turn ---- */
 
-/* One block per token: the rotated part by the position's angle, or back with sign -1; the rest is
- * copied. to may be from. */
+/* One block per token: rotates that part by the position's angle, or back; to may be from. */
 template <typename T>
 CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, const uint32_t *starts, uint32_t heads,
                              uint32_t own, uint32_t sequence, uint32_t half, int32_t sign)
@@ -224,8 +220,7 @@ CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t st
         keys[token + (size_t)(i / own) * width + i % own] = parts[part + i];
 }
 
-/* The gradient of join_keys: that of the common part is the sum over the heads, in their order,
- * rotated back. */
+/* The gradient of join_keys: of the common part the sum over heads, in order, rotated back. */
 template <typename T>
 CUDA_DEVICE void split_keys(T *parts, T *common, uint32_t stride, const T *keys, const cuda_sum_t<T> *rope,
                             const uint32_t *starts, uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)

@@ -4,6 +4,7 @@
 #include "block.h"
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -141,21 +142,14 @@ static dp_status_t lay_out_block(dp_attention_t *a)
 static dp_status_t start_block(dp_attention_t *a, const dp_attention_config_t *config)
 {
     const dp_host_sm_t *share = a->host->get_service(a->host, DP_HOST_SM);
-    dp_status_t status = attn_dims_init(a->host, a->vt->plugin, a->vt->takes, config, &a->n);
     CUdevice device;
 
-    if (status >= 0)
-        a->recompute = config->recompute;
-    if (status >= 0)
-        status = check_recompute(a->host, a->vt->plugin, a->recompute);
-    if (status >= 0)
-        status = check_device(a->host, a->vt->plugin, config->device_vt, config->device, "cuda");
-    if (status >= 0)
-        status = cuda_driver(a->host, &a->cu);
-    if (status >= 0)
-        status = cuda_current(a->host, &device);
-    if (status < 0)
-        return status;
+    DO(attn_dims_init(a->host, a->vt->plugin, a->vt->takes, config, &a->n));
+    a->recompute = config->recompute;
+    DO(check_recompute(a->host, a->vt->plugin, a->recompute));
+    DO(check_device(a->host, a->vt->plugin, config->device_vt, config->device, "cuda"));
+    DO(cuda_driver(a->host, &a->cu));
+    DO(cuda_current(a->host, &device));
     a->own_width = a->n.k_width;
     a->n.k_width = a->n.kv_rank > 0 ? a->n.q_width : a->n.k_width;
     a->sums = dp_dtype_accumulator(a->n.dtype);
@@ -165,22 +159,14 @@ static dp_status_t start_block(dp_attention_t *a, const dp_attention_config_t *c
     a->device_vt = config->device_vt;
     a->device = config->device;
     a->sms = share != NULL ? share->compute_sms : 0;
-    status = load_row_kernels(a);
-    if (status >= 0)
-        status = cuda_gemm_open(a->host, a->sms, 0, &a->gemm);
-    if (status >= 0)
-        status = a->vt->open(a);
-    if (status >= 0)
-        status = make_rope(a);
-    if (status >= 0)
-        status = lay_out_block(a);
-    if (status >= 0)
-        status = attn_rehearse(a);
-    if (status >= 0)
-        status = lay_out_block(a); /* the workspace is known now */
-    if (status >= 0)
-        status = attn_warm_up(a);
-    return status;
+    DO(load_row_kernels(a));
+    DO(cuda_gemm_open(a->host, a->sms, 0, &a->gemm));
+    DO(a->vt->open(a));
+    DO(make_rope(a));
+    DO(lay_out_block(a));
+    DO(attn_rehearse(a));
+    DO(lay_out_block(a)); /* the workspace is known now */
+    return attn_warm_up(a);
 }
 
 dp_status_t attn_block_open(const dp_host_t *host, const dp_attention_config_t *config, const attn_core_t *core,

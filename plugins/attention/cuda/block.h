@@ -52,8 +52,7 @@ typedef struct attn_core {
     const char *plugin; /* its name, for messages */
     unsigned takes;     /* ATTN_TAKES_* */
     bool makes_delta;   /* writes delta itself */
-    /** Checks what the core cannot do, makes its plans; sets core, core_saved_bytes and
-     *  core_scratch_bytes. */
+    /** Checks what the core cannot do, makes plans, sets core and the core_*_bytes. */
     dp_status_t (*open)(dp_attention_t *a);
     /** After a failed open() too. */
     void (*close)(dp_attention_t *a);
@@ -86,8 +85,7 @@ struct dp_attention {
 
     dp_recompute_t recompute;
 
-    /* saved or backward_buffer (layout_find), in bytes. backward_input turns q, k, v into their
-     * gradients. */
+    /* Bytes, of layout_find(). backward_input turns q, k, v into their gradients. */
     struct {
         size_t normalized; /* [T, d] */
         size_t inv_rms;    /* [T], sums */

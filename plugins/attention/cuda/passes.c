@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * passes.c: forward, backward for the input and backward for the weights of the CUDA attention
- * block. */
+ * passes.c: forward and both backwards of the CUDA attention block. */
 #include "block.h"
 
 #include "plugins/common/do.h"
@@ -177,8 +176,7 @@ static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void 
                   (void *)&l->gain, &l->rank, &a->n.norm_eps);
 }
 
-/* What the norm has made of it, once more; what it says of the rows besides goes where nobody
- * looks. */
+/* What the norm has made of it, once more; its other results are thrown away. */
 static dp_status_t latent_again(const attn_pass_t *p, latent_t *l, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
@@ -223,8 +221,7 @@ static dp_status_t rotate_part(const attn_pass_t *p, void *to, const void *from,
                   &a->n.sequence, &half, &sign);
 }
 
-/* q, k and v of latent attention; the keys' own parts lie where run_backward_input will have
- * gradients. */
+/* q, k and v of latents; the keys' own parts lie where their gradients will. */
 static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, const void *n)
 {
     dp_attention_t *a = p->attention;
@@ -352,8 +349,7 @@ static dp_status_t project_all(const attn_pass_t *p, const dp_io_t *io, const vo
     return clear_behind(p, saved_array(io, a->saved.v), p->rows, a->n.v_width);
 }
 
-/* What the core leaves behind the tokens becomes zeros as well: the product for the gradient of wo
- * sums over it. */
+/* Behind the tokens come zeros: the product for the gradient of wo sums over that as well. */
 static dp_status_t forward_core(const attn_pass_t *p, const dp_io_t *io)
 {
     const attn_tensors_t t = attn_view(p->attention, io);
@@ -574,8 +570,7 @@ dp_status_t attn_rehearse(dp_attention_t *a)
     return all_lengths(&p, &io);
 }
 
-/* y may be x, and dx may be dy: one tensor serves as all of them. Offsets until the memory is
- * there. */
+/* One tensor serves as x, y, dx and dy. Offsets until the memory is there. */
 static dp_io_t lay_out_io(const dp_attention_t *a, layout_t *l)
 {
     dp_io_t io = {.struct_size = sizeof(io)};

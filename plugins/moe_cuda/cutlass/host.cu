@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-/* CUTLASS describes its matrices to the hardware by this function of the driver, which nothing is
- * linked with. */
+/* CUTLASS describes matrices by this function of the driver, which nothing is linked with. */
 static thread_local moe_cutlass_encode_fn encode_now;
 static thread_local CUresult encode_result;
 

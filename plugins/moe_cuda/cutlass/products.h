@@ -15,8 +15,7 @@
 #define MOE_CUTLASS_SYMBOL "moe_cutlass_products"
 #define MOE_CUTLASS_ABI    1
 
-/* C = A B by rows; B as it is (NN) or transposed (NT), C bf16 or fp32 (SUMS); or C = A^T B, fp32
- * (TN). */
+/* C = A B by rows; B plain (NN) or transposed (NT), C bf16 or fp32 (SUMS); C = A^T B, fp32 (TN). */
 enum { MOE_CUTLASS_NN, MOE_CUTLASS_NT, MOE_CUTLASS_NT_SUMS, MOE_CUTLASS_TN, MOE_CUTLASS_KINDS };
 
 /* How a kind is launched; params_bytes: of its one parameter. */
@@ -37,8 +36,7 @@ typedef struct moe_cutlass_products {
     const char *version;
     const unsigned char *image; /* for sm_90a */
     void (*describe)(int kind, uint32_t blocks, moe_cutlass_launch_t *launch_out);
-    /* The parameter of C = product + beta * C. encode: the driver's cuTensorMapEncodeTiled, whose
-     * failure is returned. */
+    /* The parameter of C = product + beta * C. encode: cuTensorMapEncodeTiled; its failure. */
     CUresult (*fill)(int kind, const moe_cutlass_groups_t *groups, float beta, moe_cutlass_encode_fn encode,
                      void *params_out);
 } moe_cutlass_products_t;
