@@ -21,7 +21,7 @@ s/\.scratch_bytes = ep->scratch\.bytes/& - 64 * (size_t)fault("scratch_is_too_sm
 # calls
 /^static dp_status_t exchange_rows(/,/^}/s/t\.saved = io->saved;/t.saved = fault("state_outside_of_saved") ? kept[ep->n.rank] : io->saved;/
 /^static dp_status_t exchange_rows(/,/^}/s/if (io->tokens > 0)/if (io->tokens > 0 \&\& !fault("tokens_are_ignored"))/
-/^static dp_status_t exchange_rows(/,/^}/s/status = launch_task(ep, out ? pack_out/if (fault("allocates_in_a_call")) ep->host->release(ep->host, ep->host->allocate(ep->host, 64, 64));\n    &/
+/^static dp_status_t exchange_rows(/,/^}/s/DO(launch_task(ep, out ? pack_out/if (fault("allocates_in_a_call")) ep->host->release(ep->host, ep->host->allocate(ep->host, 64, 64));\n    &/
 /^static dp_status_t launch_task/,/^}/s/return /return fault("runs_in_the_call") ? kernel((void *)t) : /
 /^static dp_status_t find_mark/,/^}/s/if (ours && mark/if (fault("a_dispatch_is_not_missed"))\n        return DP_OK;\n    &/
 /^static dp_status_t find_mark/,/^}/s/mark->call < t->call/(& || fault("calls_may_be_repeated"))/

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_over_ep.c: moe_cpu whose rows a plugin of dp.ep.draft/1 carries whoever opens it. MOCK_REAL:
- * the file of moe_cpu, MOCK_EP: that of the plugin. */
+ * mock_moe_over_ep.c: moe_cpu whose rows a plugin of dp.ep.draft/1 carries whoever opens it.
+ * MOCK_REAL: the file of moe_cpu, MOCK_EP: that of the plugin. */
 #include <dualpipe/draft/ep.h>
 #include <dualpipe/moe.h>
 

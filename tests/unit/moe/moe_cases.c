@@ -194,8 +194,8 @@ void a_row_is_sent_once_to_each_rank(conform_t *t)
         const int64_t due = rows_due(&b, chosen, to, conform_exchanges_config(b.comm, 0)->row_bytes);
 
         EXPECT(t, conform_exchanges_sent(b.comm, 0, to) == 2 * due,
-               "rank %d sent rank %d %lld rows in dispatch and combine_backward together: %lld are expected in each", b.rank,
-               to, (long long)conform_exchanges_sent(b.comm, 0, to), (long long)due);
+               "rank %d sent rank %d %lld rows in dispatch and combine_backward together: %lld are expected in each",
+               b.rank, to, (long long)conform_exchanges_sent(b.comm, 0, to), (long long)due);
     }
     if (!conform_pass_close(&p) || !conform_block_close(&b))
         return;

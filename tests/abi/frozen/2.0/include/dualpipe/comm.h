@@ -80,8 +80,8 @@ typedef struct dp_channel_end dp_channel_end_t; /* one rank's end of a channel *
 typedef struct dp_exchange dp_exchange_t;
 
 enum {
-    DP_COMM_CAP_ONE_SIDED = 1u << 0,   /* sends complete without the receiver's help, as long as there is a credit */
-    DP_COMM_CAP_CAPTURE = 1u << 1,     /* transfers may be captured into a graph */
+    DP_COMM_CAP_ONE_SIDED = 1u << 0, /* sends complete without the receiver's help, as long as there is a credit */
+    /* 1u << 1: draft/graph.h */
     DP_COMM_CAP_HOST_INLINE = 1u << 2, /* channels may be used on a compute lane without hurting it (host memory) */
     /* reaches ranks on other hosts, and those of our own as well. Without it: ranks of one host alone. Where ranks of a
      * job live on several hosts (dp_host_places_t) the host joins one that has this with one that need not */

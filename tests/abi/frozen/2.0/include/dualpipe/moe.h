@@ -42,7 +42,7 @@
 #define DUALPIPE_MOE_H
 
 #include <dualpipe/block.h>
-#include <dualpipe/ep.h>
+#include <dualpipe/comm.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -78,10 +78,10 @@ typedef struct dp_moe_config {
                                  are all that forward keeps: rows do not travel once more */
     uint32_t route_groups;    /* G, a divisor of experts; 0 and 1: no groups */
     uint32_t route_limit;     /* with groups: M, 1 <= M <= G, top_k <= M * E / G */
-    /* carries the rows, by an instance that this one opens and closes, with its exchange ids. The bits are
-       the same: nothing is asked for that changes them (dp_ep_config_t.ask). NULL: the plugin's own exchanges. A
-       completed table, as dp_plugin_interface gives it; outlives the instance */
-    const dp_ep_vt_t *ep_vt;
+    /* A draft: draft/ep.h. Dispatches and combines the rows, by an instance that this one opens and closes, with its
+     * exchange ids; the bits are the same. NULL: the plugin's own exchanges. A completed table, as dp_plugin_interface
+     * gives it; outlives the instance. */
+    const struct dp_ep_vt *ep_vt;
 } dp_moe_config_t;
 #define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, ep_vt)
 

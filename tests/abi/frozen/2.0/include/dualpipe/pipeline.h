@@ -170,9 +170,9 @@ typedef struct dp_pipeline_options {
      * first step runs as always. The next of its kind is captured, which allocates; another input,
      * target or output pointer or loss scale than before captures anew. Needs DP_DEVICE_CAP_GRAPH,
      * DP_COMM_CAP_CAPTURE, and segments that keep to their [capture] mark: dp_segment_call_t.step
-     * is that of the capture. Channels get as many slots as divide their messages. Experimental
-     * with several ranks, as a warning at open says: a wait for another rank is then a kernel that
-     * spins, on a hardware queue of the driver's choice. */
+     * is that of the capture. Channels get as many slots as divide their messages. With several
+     * ranks a draft (draft/graph.h), as a warning at open says: a wait for another rank is then a
+     * kernel that spins, on a hardware queue of the driver's choice. */
     int32_t graph;
     /* keep the spans of the last n steps for dp_pipeline_timeline; 0: 1, at most 65536 */
     int32_t trace_steps;

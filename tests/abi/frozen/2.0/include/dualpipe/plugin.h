@@ -28,7 +28,6 @@ extern "C" {
 #define DP_IFACE_COMM      "dp.comm/1"
 #define DP_IFACE_ATTENTION "dp.attention/1"
 #define DP_IFACE_MOE       "dp.moe/1"
-#define DP_IFACE_EP        "dp.ep/1"
 #define DP_IFACE_PROFILER  "dp.profiler/1"
 
 /** A 32-bit counter that one side advances and others wait for; may lie in memory shared between processes. All zero is
