@@ -101,8 +101,9 @@ static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_o
     if (status < 0)
         return dp_last_error()[0] != '\0'
                    ? dp_fail(status, "building stage %d of %d: %s", index, stages, dp_last_error())
-                   : dp_fail(status, "building stage %d of %d: build returned %s and said nothing (dp_fail does both)",
-                             index, stages, dp_status_name(status));
+                   : dp_fail(status,
+                             "building stage %d of %d: build returned %s without a message (dp_fail gives both)", index,
+                             stages, dp_status_name(status));
     if (stage == NULL)
         return dp_fail(DP_ERR_INVALID, "building stage %d of %d: build returned no stage", index, stages);
     return check_stage(p, stage, index, stage_out);

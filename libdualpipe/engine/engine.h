@@ -45,6 +45,8 @@
 #include "engine/state.h"
 #include "engine/trace.h"
 
+#include <sys/types.h>
+
 typedef struct dp__grid {
     int32_t pp, ep, dp; /* sizes */
     int32_t p, e, d;    /* our place; world rank = (d * ep + e) * pp + p */
@@ -53,6 +55,7 @@ typedef struct dp__grid {
 /* step.c */
 typedef struct dp__run {
     uint32_t step;
+    uint64_t calls;         /* steps begun in this epoch */
     const dp__plan_t *plan; /* of the step in progress or failed; NULL before the first */
     int32_t enqueueing;     /* span of the operation that is being put on its lane, -1: none */
     dp__running_t running[DP__RUNNING];
@@ -68,6 +71,7 @@ struct dp_pipeline {
     const dp_host_t *host;
     dp__grid_t grid;
     char method[DP__NAME_BYTES], comm_name[DP__NAME_BYTES], device_name[DP__NAME_BYTES];
+    pid_t pid;           /* that opened it */
     uint64_t serial;     /* of this pipeline in its job, and ... */
     uint32_t generation; /* ... of its comm set-up, for unique names */
     const dp_device_vt_t *device_vt;
@@ -113,6 +117,9 @@ struct dp_pipeline {
  * parameters and gradients stay. Collective. */
 dp_status_t dp__pipeline_set_up(dp_pipeline_t *p);
 void dp__pipeline_suspend(dp_pipeline_t *p);
+
+/* check.c: refuses NULL, a call from a segment or from a child of fork, and a pipeline that has failed. */
+dp_status_t dp__pipeline_check(const dp_pipeline_t *p, const char *call);
 
 /* fault.c: gives the job its first cause, or takes over the one it has. The message names rank, step and operation, or
    `what`. */

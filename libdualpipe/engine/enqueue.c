@@ -175,12 +175,17 @@ static dp_status_t put_send(const putting_t *x)
     return status < 0 ? status : p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
 }
 
+static int32_t microbatch_of(const dp_pipeline_t *p, const dp_instr_t *t)
+{
+    return dp_schedule_step_microbatch(p->schedule, p->chunks[t->chunk].place.path, t->microbatch);
+}
+
 static dp_status_t put_transfer(const putting_t *x, const dp_instr_t *t)
 {
     dp_pipeline_t *p = x->p;
     dp__link_t *link = &p->links.at[x->plan->link[t->channel]];
-    int32_t path = p->chunks[t->chunk].place.path, buffer = buffer_of(x->plan, t->channel, t->number);
-    dp_message_tag_t tag = tag_of(p, link, dp_schedule_step_microbatch(p->schedule, path, t->microbatch), t->number);
+    int32_t buffer = buffer_of(x->plan, t->channel, t->number);
+    dp_message_tag_t tag = tag_of(p, link, microbatch_of(p, t), t->number);
 
     if (link->sends)
         return p->comms.vt->send(link->end, link->buffer[buffer], &tag, x->stream);
@@ -193,6 +198,8 @@ static dp_status_t put_transfers(const putting_t *x, const dp_instr_t *t)
 
     DO(p->comms.vt->bundle_begin(p->comms.pipeline, x->stream));
     for (int32_t i = 0; i < x->command->count; i++) {
+        if (microbatch_of(p, &t[i]) >= x->step->microbatches)
+            continue;
         p->run.enqueueing = x->span + i;
         DO(put_transfer(x, &t[i]));
     }
@@ -203,12 +210,18 @@ static dp_status_t put_bundle(const putting_t *x)
 {
     dp_pipeline_t *p = x->p;
     const dp_program_t *program = x->plan->program;
+    const dp_instr_t *t = &program->instrs[program->first[p->grid.p] + x->command->at];
+    int32_t present = 0;
     dp_status_t status;
 
     for (int32_t i = 0; i < x->command->count; i++)
+        present += microbatch_of(p, &t[i]) < x->step->microbatches;
+    if (present == 0)
+        return DP_OK;
+    for (int32_t i = 0; i < x->command->count; i++)
         DO(p->device_vt->stamp(x->stream, &p->trace.records[x->span + i].start_ns));
     dp__profile_begin(p, x->span); /* one kernel moves them all */
-    status = put_transfers(x, &program->instrs[program->first[p->grid.p] + x->command->at]);
+    status = put_transfers(x, t);
     dp__profile_end(p);
     DO(status);
     for (int32_t i = 0; i < x->command->count; i++)
@@ -226,11 +239,23 @@ static dp_status_t put_reduce(const putting_t *x)
     return p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
 }
 
+/* Of a micro-batch that this step does not have nothing is computed or sent. Waits and records of its
+ * passes stay: others that use the same memory are ordered through them. */
+static bool is_absent(const putting_t *x)
+{
+    const uint8_t kind = x->command->kind;
+
+    return (kind == DP__CALL || kind == DP__RECV || kind == DP__RELEASE || kind == DP__SEND) &&
+           x->plan->passes[x->command->at].microbatch >= x->step->microbatches;
+}
+
 static dp_status_t put_command(const putting_t *x)
 {
     dp_pipeline_t *p = x->p;
     const dp__command_t *c = x->command;
 
+    if (is_absent(x))
+        return DP_OK;
     if (x->span >= 0)
         p->run.enqueueing = x->span;
     switch (c->kind) {

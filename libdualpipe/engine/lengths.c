@@ -90,7 +90,7 @@ dp_status_t dp__lengths_take(dp_pipeline_t *p, const dp_step_t *step)
     if (p->options.tokens == 0 && (step->tokens != NULL || step->documents != NULL))
         return dp_fail(DP_ERR_INVALID, "dp_step_t.%s: the pipeline was opened without tokens",
                        step->tokens != NULL ? "tokens" : "documents");
-    for (int32_t m = 0; p->options.tokens > 0 && m < p->schedule->microbatches; m++)
+    for (int32_t m = 0; p->options.tokens > 0 && m < step->microbatches; m++)
         DO(take_one(p, step, m));
     return DP_OK;
 }

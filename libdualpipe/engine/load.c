@@ -254,9 +254,11 @@ dp_status_t dp_pipeline_load(dp_pipeline_t *p, const char *folder, uint64_t *ste
     size_t account = 0;
     dp_status_t status;
 
-    if (p == NULL || p->run.failed || folder == NULL || step_out == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_load: pipeline, folder or step_out is NULL, or the pipeline has "
-                                       "failed");
+    status = dp__pipeline_check(p, "dp_pipeline_load");
+    if (status < 0)
+        return status;
+    if (folder == NULL || step_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_load: %s is NULL", folder == NULL ? "folder" : "step_out");
     status = dp__gather_finish(p);
     if (status >= 0)
         status = dp__shared_memory(p, PIECE, &account, &l.buffer);

@@ -180,9 +180,12 @@ dp_status_t dp_pipeline_exact_sum(dp_pipeline_t *p, const double *values, size_t
 {
     exact_t sum = {.finite = true};
 
-    if (p == NULL || sum_out == NULL || p->run.failed || (values == NULL && count > 0))
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_exact_sum: pipeline, values or sum_out is NULL, or the pipeline "
-                                       "has failed");
+    dp_status_t status = dp__pipeline_check(p, "dp_pipeline_exact_sum");
+
+    if (status < 0)
+        return status;
+    if (sum_out == NULL || (values == NULL && count > 0))
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_exact_sum: %s is NULL", sum_out == NULL ? "sum_out" : "values");
     for (size_t i = 0; i < count; i++)
         add_square(&sum, values[i]);
     return collect_norm(p, &sum, sum_out);
@@ -192,11 +195,13 @@ dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *p, double *norm_out)
 {
     exact_t sum = {.finite = true};
     double squared = 0;
-    dp_status_t status = DP_OK;
+    dp_status_t status = dp__pipeline_check(p, "dp_pipeline_gradient_norm");
 
-    if (p == NULL || norm_out == NULL || p->run.failed || p->schedule->forward_only || p->run.round != 0)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_gradient_norm: pipeline or norm_out is NULL, or the pipeline has "
-                                       "failed or no gradients (a forward-only schedule, rounds still to come)");
+    if (status < 0)
+        return status;
+    if (norm_out == NULL || p->schedule->forward_only || p->run.round != 0)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_gradient_norm: norm_out is NULL, or the pipeline has no gradients "
+                                       "(a forward-only schedule, rounds still to come)");
     for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
         status = add_chunk(p, c, &sum);
     if (status < 0) {

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GUARDED_QUEUE    4096 /* a call puts all its work on the stream before the first of it runs */
 #define INLINE_BYTES     16384
@@ -315,6 +316,8 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
     p->options = own;
     p->memory.struct_size = sizeof(p->memory);
     p->group = options->group;
+    dp__group_hold(p->group);
+    p->pid = getpid();
     p->host = dp_group_host(options->group);
     p->run.enqueueing = -1;
     status = set_up_with_others(p);
@@ -328,14 +331,23 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
 
 void dp_pipeline_close(dp_pipeline_t *p)
 {
+    dp_group_t *group;
+
     if (p == NULL)
         return;
+    group = p->group;
+    if (dp__segment_running != NULL || p->pid != getpid()) {
+        dp_log(DP_LOG_ERROR, "engine", "dp_pipeline_close is ignored: it was called from %s",
+               dp__segment_running != NULL ? "a segment" : "a child of fork");
+        return;
+    }
     if (p->run.stuck) {
         dp_log(DP_LOG_WARN, "engine", "rank %d: a kernel does not return: what it may be using is left behind",
                dp_group_rank(p->group));
         dp__group_pin(p->group);
         return;
     }
+    dp__step_tell_closed(p);
     dp__save_close(p);
     dp__trace_write(p);
     close_epoch(p, p->options.unbuild);
@@ -351,4 +363,5 @@ void dp_pipeline_close(dp_pipeline_t *p)
     dp_schedule_free(p->programs.own_schedule);
     dp_schedule_free(p->programs.forward_schedule);
     dp__free(p);
+    dp__group_release(group);
 }

@@ -65,6 +65,8 @@ typedef struct dp__graphs {
     int replayed; /* the latest step put nothing on the lanes but a graph */
 } dp__graphs_t;
 
+/* step.c: says that no step follows. */
+void dp__step_tell_closed(dp_pipeline_t *p);
 /* enqueue.c: puts all of a step on the lanes. */
 dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step);
 

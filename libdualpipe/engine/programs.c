@@ -3,6 +3,8 @@
  * programs.c: the schedule of a pipeline, and the programs that it runs: for training and for forward only. */
 #include "engine/engine.h"
 
+#include <string.h>
+
 static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_program_t **program_out)
 {
     dp_lower_options_t options = {.struct_size = sizeof(options),
@@ -30,6 +32,16 @@ static dp_status_t lower_forwards(dp_pipeline_t *p)
     return status;
 }
 
+/* Whoever forgot the launcher has one rank, for which many schedules are none. */
+static dp_status_t name_launcher(const dp_pipeline_t *p, dp_status_t status)
+{
+    dp_group_environment_t told = {.struct_size = sizeof(told)};
+
+    return dp_group_size(p->group) == 1 && dp_group_environment(&told) >= 0 && strcmp(told.launcher, "none") == 0
+               ? dp_fail(status, "%s (no launcher: dualpipe run -n 2 -- PROGRAM starts two ranks)", dp_last_error())
+               : status;
+}
+
 dp_status_t dp__schedule_make(dp_pipeline_t *p)
 {
     dp_status_t status = DP_OK;
@@ -49,7 +61,7 @@ dp_status_t dp__schedule_make(dp_pipeline_t *p)
     if (p->schedule == NULL)
         p->schedule = p->programs.own_schedule;
     if (status < 0)
-        return status;
+        return name_launcher(p, status);
     if (p->schedule->ranks != p->grid.pp)
         return dp_fail(DP_ERR_INVALID, "the schedule is for %d ranks, the pipeline has %d", p->schedule->ranks,
                        p->grid.pp);

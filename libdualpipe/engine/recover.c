@@ -73,9 +73,11 @@ dp_status_t dp_pipeline_commit(dp_pipeline_t *p)
 {
     dp_status_t status;
 
-    if (p == NULL || p->run.failed || p->recovery.holds == 0)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_commit: the pipeline is NULL or has failed, or dp_pipeline_recover "
-                                       "was not called before the first step");
+    status = dp__pipeline_check(p, "dp_pipeline_commit");
+    if (status < 0)
+        return status;
+    if (p->recovery.holds == 0)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_commit: dp_pipeline_recover was not called before the first step");
     status = dp__group_respawns(p->group) ? dp__group_commit(p->group) : DP_OK;
     if (status >= 0) {
         count_step(p);

@@ -153,8 +153,9 @@ static dp_status_t settle(dp_pipeline_t *p, bool *busy_out)
 static dp_status_t take_options(const dp_pipeline_t *p, const dp_save_options_t *given, dp_save_options_t *options)
 {
     DO(dp__take("dp_pipeline_save_open: options", dp_save_options_t, DP_SAVE_OPTIONS_MIN, options, given));
-    if (p == NULL || p->run.failed || p->saving != NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_save_open: the pipeline is NULL, has failed, or saves already");
+    DO(dp__pipeline_check(p, "dp_pipeline_save_open"));
+    if (p->saving != NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_save_open: this pipeline was opened for saving already");
     if (options->folder == NULL || *options->folder == '\0' || options->keep < 0)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_save_open: folder is NULL or empty, or keep is negative");
     return DP_OK;
@@ -232,9 +233,10 @@ dp_status_t dp__save_copied(dp_pipeline_t *p)
 
 static dp_status_t check_saving(const dp_pipeline_t *p, const char *call)
 {
-    if (p == NULL || p->run.failed || p->saving == NULL)
-        return dp_fail(DP_ERR_INVALID, "%s: the pipeline is NULL, has failed or was not opened for saving", call);
-    return DP_OK;
+    dp_status_t status = dp__pipeline_check(p, call);
+
+    return status < 0 || p->saving != NULL ? status
+                                           : dp_fail(DP_ERR_INVALID, "%s: call dp_pipeline_save_open first", call);
 }
 
 dp_status_t dp_pipeline_save(dp_pipeline_t *p, uint64_t step)

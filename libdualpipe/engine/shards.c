@@ -316,8 +316,7 @@ dp_status_t dp_pipeline_gather(dp_pipeline_t *p)
 
     if (p != NULL && !dp__zero_is_on(p)) /* behind a commit that counts also when a rank has died */
         return DP_OK;
-    if (p == NULL || p->run.failed)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_gather: the pipeline is NULL or has failed");
+    DO(dp__pipeline_check(p, "dp_pipeline_gather"));
     status = dp__gather_finish(p); /* of a call before: its records are taken again */
     p->gathering = true;
     p->ungathered = false;

@@ -176,9 +176,11 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     int64_t room;
     dp_status_t status;
 
-    if (p == NULL || timeline_out == NULL || p->run.failed)
-        return dp_fail(DP_ERR_INVALID,
-                       "dp_pipeline_timeline: pipeline or timeline_out is NULL, or the pipeline has failed");
+    status = dp__pipeline_check(p, "dp_pipeline_timeline");
+    if (status < 0)
+        return status;
+    if (timeline_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_timeline: timeline_out is NULL");
     *timeline_out = NULL;
     room = (int64_t)p->trace.steps * p->trace.capacity + p->trace.ngathers;
     status = dp__gather_finish(p);

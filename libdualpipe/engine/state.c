@@ -96,8 +96,8 @@ dp_status_t dp_pipeline_register_state(dp_pipeline_t *p, const dp_state_t *state
     dp_state_t own;
     dp_status_t status = dp__take("dp_pipeline_register_state: state", dp_state_t, DP_STATE_MIN, &own, state);
 
-    if (status >= 0 && (p == NULL || p->run.failed))
-        status = dp_fail(DP_ERR_INVALID, "dp_pipeline_register_state: the pipeline is NULL or has failed");
+    if (status >= 0)
+        status = dp__pipeline_check(p, "dp_pipeline_register_state");
     if (status < 0)
         return status;
     status = check_name(&own);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * sums.c: losses and other doubles summed over ranks, in memory that both the host and the device reach. */
+#include "base/do.h"
 #include "engine/engine.h"
 
 #include <string.h>
@@ -40,8 +41,9 @@ dp_status_t dp_pipeline_sum(dp_pipeline_t *p, double *values, size_t count)
 {
     dp_stream_t *s;
 
-    if (p == NULL || p->run.failed || (values == NULL && count > 0))
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_sum: pipeline or values are NULL, or the pipeline has failed");
+    DO(dp__pipeline_check(p, "dp_pipeline_sum"));
+    if (values == NULL && count > 0)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_sum: values is NULL");
     s = p->lanes.stream[DP_LANE_REDUCE];
     for (size_t at = 0; at < count; at += DP__SUM_COUNT) {
         size_t n = count - at < DP__SUM_COUNT ? count - at : DP__SUM_COUNT;

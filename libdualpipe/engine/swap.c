@@ -81,8 +81,9 @@ dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
     dp_status_t status;
     bool automatic;
 
-    if (p == NULL || p->run.failed)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_swap_comm: the pipeline is NULL or has failed");
+    status = dp__pipeline_check(p, "dp_pipeline_swap_comm");
+    if (status < 0)
+        return status;
     status = comm != NULL ? dp__backend_name(comm, name) : dp_fail(DP_ERR_INVALID, "no comm backend was named");
     automatic = status >= 0 && strcmp(name, DP__AUTO) == 0;
     if (status >= 0 && !automatic)

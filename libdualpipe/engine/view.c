@@ -22,6 +22,11 @@ dp_status_t dp_pipeline_chunk(const dp_pipeline_t *p, int32_t c, dp_chunk_view_t
         return status;
     if (p == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_chunk: the pipeline is NULL");
+    if (dp__segment_running == NULL && p->gathering) {
+        status = dp__gather_finish((dp_pipeline_t *)p);
+        if (status < 0)
+            return dp__engine_fail((dp_pipeline_t *)p, status, "gathering parameters");
+    }
     if (c < 0 || c >= p->nchunks)
         return dp_fail(DP_ERR_INVALID, "chunk %d: this rank has %d", c, p->nchunks);
     chunk = &p->chunks[c];

@@ -29,6 +29,7 @@ void dp__process_free(dp__process_t *p)
     pthread_mutex_destroy(&p->mutex);
     dp__free(p->hub.gather.data);
     dp__free(p->hub.gather.here);
+    dp__free(p->hub.said);
     dp__free(p->connections.all);
     dp__free(p->connections.polls);
     for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
@@ -89,7 +90,9 @@ static dp_status_t make_tables(dp__process_t *p)
     p->connections.polls = dp__calloc(2 * p->connections.room + 3, sizeof(struct pollfd));
     p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));
     p->hub.gather.here = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(bool));
-    if (p->connections.all == NULL || p->connections.polls == NULL || p->contacts == NULL || p->hub.gather.here == NULL)
+    p->hub.said = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(*p->hub.said));
+    if (p->connections.all == NULL || p->connections.polls == NULL || p->contacts == NULL ||
+        p->hub.gather.here == NULL || p->hub.said == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     p->beat.next_ns = p->beat.looked_ns = 0;
     p->hub.gather.number = 1;
@@ -202,6 +205,7 @@ static void forget_talk(dp__process_t *p)
     p->clock.count = 0; /* rank 0 may live on another host now */
     p->hub.gather.number = 1;
     p->hub.gather.arrived = 0;
+    memset(p->hub.said, 0, (dp__is_hub(p) ? (size_t)p->group.size : 1) * sizeof(*p->hub.said));
     memset(p->hub.gather.here, 0, (dp__is_hub(p) ? (size_t)p->group.size : 1) * sizeof(bool));
 }
 

@@ -260,7 +260,31 @@ void dp__group_pin(dp_group_t *group)
 
 void dp_group_leave(dp_group_t *group)
 {
-    if (group != NULL)
+    if (group == NULL)
+        return;
+    if (group->pid != getpid()) {
+        dp_log(DP_LOG_ERROR, "group", "dp_group_leave is ignored: process %d is a child of the one that joined",
+               (int)getpid());
+        return;
+    }
+    if (group->pipelines > 0 && !group->pinned) {
+        dp_log(DP_LOG_ERROR, "group",
+               "rank %d: dp_group_leave before dp_pipeline_close: the group is left when its last pipeline is closed",
+               group->rank);
+        group->left = true;
+        return;
+    }
+    group->link->leave(group);
+}
+
+void dp__group_hold(dp_group_t *group)
+{
+    group->pipelines++;
+}
+
+void dp__group_release(dp_group_t *group)
+{
+    if (--group->pipelines == 0 && group->left)
         group->link->leave(group);
 }
 

@@ -10,10 +10,12 @@
 #include "group/kv.h"
 #include "group/progress.h"
 #include "group/spans.h"
+#include "group/steps.h"
 
 #include <dualpipe/group.h>
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #define DP__GATHER_BYTES (64u * 1024) /* most a rank may give to all_gather */
 #define DP__HOST_BYTES   65
@@ -58,6 +60,7 @@ typedef struct dp__group_link {
     /* how the hosts of two ranks are told apart, for a message; NULL: they are on one host */
     const char *(*apart)(const dp_group_t *group, int32_t a, int32_t b);
     dp_status_t (*clock)(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
+    void (*tell_step)(dp_group_t *group, const dp__step_call_t *call);
     void (*leave)(dp_group_t *group); /* releases the group */
     /* After the end of the job: joins those that live on, and those that have come in dead ones' places, as if for the
      * first time. NULL: ranks cannot be replaced */
@@ -74,6 +77,9 @@ struct dp_group {
     int64_t hang_ns;
     dp__cause_t *cause;
     const dp__group_link_t *link;
+    pid_t pid;               /* that joined */
+    int32_t pipelines;       /* open ones */
+    bool left;               /* dp_group_leave was called before they were closed */
     bool pinned;             /* leaving says goodbye and frees nothing */
     uint32_t opening;        /* atomic; 1: what is put in the key-value store goes when all ranks have opened */
     bool respawn;            /* ranks that die are replaced */

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static dp_group_t *group_of(const dp_host_t *h)
 {
@@ -146,6 +147,7 @@ void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_
                               .last_error = host_last_error};
     group->sm = (dp_host_sm_t){.struct_size = sizeof(dp_host_sm_t)};
     group->limits = (dp_host_limits_t){.struct_size = sizeof(dp_host_limits_t), .hang_ns = hang_ns};
+    group->pid = getpid();
     group->rank = rank;
     group->size = size;
     group->hang_ns = hang_ns;

@@ -460,6 +460,32 @@ void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t control, uint32
         end_gather(p);
 }
 
+bool dp__hub_hear_step(dp__process_t *p, int32_t rank, const dp__step_call_t *call)
+{
+    const uint64_t size = (uint64_t)p->group.size, own = (uint64_t)rank;
+    char text[DP__CAUSE_BYTES];
+
+    if (call->first > own || call->count > size || call->first + call->count > size || own - call->first >= call->count)
+        return false;
+    if (!dp__steps_hear(p->hub.said, p->group.size, rank, call, text, sizeof(text)))
+        dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
+    return true;
+}
+
+static bool hear_step(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
+{
+    uint64_t words[DP__STEP_WORDS];
+    dp__step_call_t call;
+
+    if (frame->bytes != sizeof(words))
+        return false;
+    memcpy(words, frame->payload, sizeof(words));
+    for (int i = 0; i < DP__STEP_WORDS; i++)
+        words[i] = le64toh(words[i]);
+    memcpy(&call, words, sizeof(call));
+    return dp__hub_hear_step(p, rank, &call);
+}
+
 /* ---- the end ---- */
 
 static void nobody_came(dp__process_t *p, const char *why, dp__rank_list_t *missing)
@@ -660,6 +686,8 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
         return dp__clock_answer(p, c->rank, frame);
     case DP__FRAME_TELL:
         return dp__hang_report_hear(p, c->rank, frame);
+    case DP__FRAME_STEP:
+        return hear_step(p, c->rank, frame);
     default:
         return false;
     }

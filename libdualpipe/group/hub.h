@@ -35,7 +35,8 @@ typedef struct dp__hub {
         size_t room;
     } gather;
     dp__hang_report_t hang_report;
-    struct { /* status.c: the socket of `dualpipe status`, and who waits for an answer */
+    dp__step_calls_t *said; /* [size] of steps */
+    struct {                /* status.c: the socket of `dualpipe status`, and who waits for an answer */
         int listener, count, askers[DP__ASKERS];
     } status;
 } dp__hub_t;
@@ -55,6 +56,8 @@ void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t control, uint32
                         const void *data, size_t bytes);
 /* Rank `rank` wants the job to end. */
 void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const char *text, uint32_t control);
+/* Rank `rank` begins a step. false: no rank of this job would say that. */
+bool dp__hub_hear_step(dp__process_t *p, int32_t rank, const dp__step_call_t *call);
 void dp__hub_answer_gets(dp__process_t *p);
 void dp__hub_forget_gets(dp__process_t *p);
 /* Nobody comes any more: the launcher has shut its socket. */

@@ -27,6 +27,7 @@ typedef struct job {
     int32_t first;
     dp_signal_t controls;  /* how many are over */
     dp__verdict_t verdict; /* of the root of collect */
+    dp__step_calls_t *said;
     place_t places[];
 } job_t;
 
@@ -197,6 +198,17 @@ static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mi
     return status;
 }
 
+static void local_tell_step(dp_group_t *group, const dp__step_call_t *call)
+{
+    job_t *job = job_of(group);
+    char text[DP__CAUSE_BYTES];
+
+    pthread_mutex_lock(&job->mutex);
+    if (!dp__steps_hear(job->said, job->size, group->rank, call, text, sizeof(text)))
+        dp__cause_set(group->cause, DP_ERR_MISMATCH, text);
+    pthread_mutex_unlock(&job->mutex);
+}
+
 /* ---- the end ---- */
 
 static void local_abort(dp_group_t *group, dp_status_t status, const char *message)
@@ -233,6 +245,7 @@ static void free_job(job_t *job)
 {
     for (int32_t r = 0; r < job->size; r++)
         free_recorders(job->places[r].recorders);
+    dp__free(job->said);
     dp__kv_fini(&job->kv);
     pthread_mutex_destroy(&job->mutex);
     dp__free(job);
@@ -367,6 +380,7 @@ static const dp__group_link_t local_link = {
     .near = local_near,
     .apart = local_apart,
     .clock = local_clock,
+    .tell_step = local_tell_step,
     .leave = local_leave,
 };
 
@@ -408,7 +422,9 @@ dp_status_t dp_group_local(int32_t size, const dp_group_options_t *options, dp_g
     job->size = job->alive = size;
     dp__kv_init(&job->kv);
     pthread_mutex_init(&job->mutex, NULL);
-    status = make_groups(job, dp__scaled_ns(settled.hang_seconds), groups_out);
+    job->said = dp__calloc((size_t)size, sizeof(*job->said));
+    status = job->said != NULL ? make_groups(job, dp__scaled_ns(settled.hang_seconds), groups_out)
+                               : dp_fail(DP_ERR_NOMEM, "no memory for a job of %d ranks", size);
     if (status != DP_OK)
         free_job(job);
     return status;

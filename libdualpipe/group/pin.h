@@ -8,6 +8,9 @@
 
 /* Something that does not come back may be using the group: dp_group_leave() then frees nothing. [main] */
 void dp__group_pin(dp_group_t *group);
+/* A pipeline of this group opens, or has closed: dp_group_leave waits for the last one. [main] */
+void dp__group_hold(dp_group_t *group);
+void dp__group_release(dp_group_t *group);
 /* Between the two, what this rank's plugins put in the key-value store is for the opening alone.
  * End: all have come so far, and these entries go. [main]; end: [collective] [blocks] */
 void dp__group_start_opening(dp_group_t *group);

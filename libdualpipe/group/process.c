@@ -4,6 +4,7 @@
 #include "group/process.h"
 #include "base/memory.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -288,6 +289,27 @@ static void process_abort(dp_group_t *group, dp_status_t status, const char *mes
         end_job(p, status, message, 0);
 }
 
+static void process_tell_step(dp_group_t *group, const dp__step_call_t *call)
+{
+    dp__process_t *p = dp__process_of(group);
+    uint64_t words[DP__STEP_WORDS];
+
+    memcpy(words, call, sizeof(words));
+    for (int i = 0; i < DP__STEP_WORDS; i++)
+        words[i] = htole64(words[i]);
+    pthread_mutex_lock(&p->mutex);
+    if (dp__is_hub(p))
+        (void)dp__hub_hear_step(p, 0, call);
+    else
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_STEP,
+                                   .from = p->group.rank,
+                                   .bytes = sizeof(words),
+                                   .payload = (const unsigned char *)words});
+    pthread_mutex_unlock(&p->mutex);
+    if (!dp__is_hub(p) || dp__cause_is_set(&p->cause))
+        dp__process_wake(p);
+}
+
 static void process_interrupt(dp_group_t *group)
 {
     dp__process_t *p = dp__process_of(group);
@@ -363,6 +385,7 @@ static const dp__group_link_t process_link = {
     .near = process_near,
     .apart = process_apart,
     .clock = dp__process_clock,
+    .tell_step = process_tell_step,
     .leave = process_leave,
     .reform = dp__process_reform,
     .held = process_held,

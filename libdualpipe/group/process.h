@@ -23,7 +23,7 @@
 #include "group/secret.h"
 #include "group/settings.h"
 
-#define DP__PROTOCOL_VERSION 5
+#define DP__PROTOCOL_VERSION 6
 
 #define DP__DOOR_SHUT "dualpipe run starts no more of them"
 

@@ -45,6 +45,8 @@ typedef enum dp__frame_type {
         21 /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1 + the rank that it waits
                               for; ns for so long, steps, ns of the latest, ns computed in it, resident bytes, text, text of
                               ranks that stand still, then what told_spans.c writes */
+    ,
+    DP__FRAME_STEP = 22 /* to rank 0: words of a dp__step_call_t */
 } dp__frame_type_t;
 
 typedef struct dp__frame {

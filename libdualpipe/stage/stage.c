@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Thread_local const char *dp__segment_running;
+
 #define ALIGNMENT     64
 #define MOST_SEGMENTS INT16_MAX /* what the order of a pair can number */
 
@@ -473,16 +475,31 @@ dp_status_t dp__stage_pass_by(const dp_stage_t *stage, int32_t index, dp_op_kind
 /* A host function on its way through launch(). */
 typedef struct host_call {
     dp_segment_host_fn run;
-    void *self;
+    const dp_segment_t *segment;
     dp_segment_call_t call;
 } host_call_t;
 _Static_assert(sizeof(host_call_t) <= DP_LAUNCH_ARG_MAX, "a call fits a launch");
 
+static dp_status_t explain_status(const char *segment, dp_status_t status)
+{
+    if (status > 0)
+        return dp_fail(DP_ERR_INVALID, "segment %s returned %d: DP_OK or a negative status is expected", segment,
+                       (int)status);
+    return dp_last_error()[0] != '\0' ? status
+                                      : dp_fail(status, "segment %s returned %s without a message (dp_fail gives both)",
+                                                segment, dp_status_name(status));
+}
+
 static dp_status_t run_on_host(void *arg)
 {
     const host_call_t *h = arg;
+    dp_status_t status;
 
-    return h->run(h->self, &h->call);
+    (void)dp_fail(DP_ERR_INVALID, "%s", ""); /* to see whether the segment says why */
+    dp__segment_running = h->segment->name;
+    status = h->run(h->segment->self, &h->call);
+    dp__segment_running = NULL;
+    return status == DP_OK ? DP_OK : explain_status(h->segment->name, status);
 }
 
 dp_status_t dp__stage_put(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *own,
@@ -497,10 +514,17 @@ dp_status_t dp__stage_put(const dp_stage_t *stage, int32_t index, dp_op_kind_t p
                                      : pass == DP_OP_I ? segment->host_backward_input
                                      : pass == DP_OP_W ? segment->host_backward_weight
                                                        : segment->host_recompute,
-                              .self = segment->self,
+                              .segment = segment,
                               .call = *own};
+    dp_status_t status;
 
-    return put != NULL ? put(segment->self, own, s) : vt->launch(s, run_on_host, &host, sizeof(host));
+    if (put == NULL)
+        return vt->launch(s, run_on_host, &host, sizeof(host));
+    (void)dp_fail(DP_ERR_INVALID, "%s", "");
+    dp__segment_running = segment->name;
+    status = put(segment->self, own, s);
+    dp__segment_running = NULL;
+    return status == DP_OK ? DP_OK : explain_status(segment->name, status);
 }
 
 dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *s)

@@ -66,6 +66,9 @@ static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
     return offset / dp_dtype_bytes(dtype) * dp_dtype_bytes(dp_dtype_accumulator(dtype));
 }
 
+/* Name of the segment that this thread is in, NULL outside of one. */
+extern _Thread_local const char *dp__segment_running;
+
 /* What segment `index` is called with in pass F, R, I or W: `call` describes the stage (its params,
  * grads, saved, backward_buffer, work, its x, y, dy, dx), *own_out its part, with nothing that the pass
  * may not touch. */

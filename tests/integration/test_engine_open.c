@@ -449,7 +449,7 @@ START_TEST(a_builder_fails_on_one_rank)
     } due[] = {{DP_ERR_IO, {"rank 2", "building stage 2", "no such checkpoint"}},
                {DP_ERR_INVALID, {"rank 2", "building stage 2 of 3", "returned no stage"}},
                {DP_ERR_INVALID, {"rank 2", "building stage 2", "struct_size"}},
-               {DP_ERR_NOMEM, {"rank 2", "building stage 2 of 3", "build returned DP_ERR_NOMEM and said nothing"}}};
+               {DP_ERR_NOMEM, {"rank 2", "building stage 2 of 3", "build returned DP_ERR_NOMEM without a message"}}};
     rank_t ranks[3];
 
     for (int r = 0; r < 3; r++) {

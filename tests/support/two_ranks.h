@@ -42,6 +42,7 @@ static inline dp__process_t *two_open(int32_t rank, int32_t size)
     p->peers.rows = dp__calloc((size_t)size, sizeof(p->peers.rows[0]));
     p->contacts = dp__calloc((size_t)size, sizeof(p->contacts[0]));
     p->hub.gather.here = dp__calloc((size_t)size, sizeof(bool));
+    p->hub.said = dp__calloc((size_t)size, sizeof(*p->hub.said));
     p->join.settings = dp__calloc(1, 32);
     two_require(p->connections.all != NULL && p->peers.rows != NULL && p->contacts != NULL &&
                     p->hub.gather.here != NULL && p->join.settings != NULL,
