@@ -9,7 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/sized.h"
 #include "tests/support/suite.h"
+
+typedef struct dp_options_like {
+    uint32_t struct_size;
+    int32_t count;
+    const char *name;
+} dp_options_like_t;
+#define TAKE(to, from) dp__take("f: options", dp_options_like_t, sizeof(dp_options_like_t), to, from)
 
 #define STATUS(code)                                                                                                   \
     {                                                                                                                  \
@@ -214,6 +222,37 @@ START_TEST(nothing_goes_to_stdout)
 }
 END_TEST
 
+/* ---- structs that say their size ---- */
+
+START_TEST(what_asks_and_is_not_known_is_refused)
+{
+    struct {
+        dp_options_like_t known;
+        unsigned char more[8];
+    } from = {{.struct_size = sizeof(from), .count = 7}, {0}};
+    const uint32_t known = sizeof(from.known);
+    dp_options_like_t own;
+
+    ck_assert_int_eq(TAKE(&own, &from), DP_OK);
+    ck_assert_uint_eq(own.struct_size, known);
+    ck_assert_int_eq(own.count, 7);
+    from.more[3] = 1;
+    ck_assert_uint_eq(dp_sized_take(&own, known, &from), known + 3);
+    ck_assert_int_eq(TAKE(&own, &from), DP_ERR_UNSUPPORTED);
+    ck_assert_str_eq(dp_last_error(), "f: options: byte 19 of dp_options_like_t is set, but this library (" DP_VERSION
+                                      ") knows 16 bytes: use a newer library, or leave newer members zero");
+    from.known.struct_size = DP_SIZED_MOST + 1; /* nothing behind the struct is read */
+    ck_assert_uint_eq(dp_sized_take(&own, known, &from), DP_SIZED_MOST);
+    ck_assert_int_eq(TAKE(&own, &from), DP_ERR_INVALID);
+    from.known.struct_size = 4;
+    ck_assert_int_eq(TAKE(&own, &from), DP_ERR_INVALID);
+    ck_assert_str_eq(dp_last_error(), "f: options: struct_size is 4, at least 16 is needed: set it to "
+                                      "sizeof(dp_options_like_t)");
+    ck_assert_int_eq(TAKE(&own, NULL), DP_ERR_INVALID);
+    ck_assert_str_eq(dp_last_error(), "f: options is NULL");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base/status");
@@ -228,5 +267,6 @@ int main(void)
     SUITE_ADD(suite, long_log_lines_are_cut_not_lost);
     SUITE_ADD(suite, default_target_is_stderr_by_level);
     SUITE_ADD(suite, nothing_goes_to_stdout);
+    SUITE_ADD(suite, what_asks_and_is_not_known_is_refused);
     return suite_run(suite);
 }

@@ -304,6 +304,8 @@ START_TEST(settings_are_compared_field_by_field)
         {"a=1\nb=2\n", "b=2\na=1\n", ""},
         {"\n\na=1\n\n", "a=1\n", ""},
         {"a=1", "a=2", "a is 1 on rank 0 and 2 on rank 5"},
+        {"libdualpipe=0.2.0\njob=\n", "libdualpipe=0.1.0\njob=\n",
+         "libdualpipe is 0.2.0 on rank 0 and 0.1.0 on rank 5"},
         {"a=1", "", "a is 1 on rank 0 and not set on rank 5"},
         {"", "a=1", "a is not set on rank 0 and 1 on rank 5"},
         {"a=", "a", ""}, /* a name without a value */
