@@ -118,7 +118,7 @@ typedef struct dp_channel_config {
     int32_t sender;    /* 1: we send, 0: we receive */
     uint32_t slots;    /* K >= 1 (>= 2 wherever a program is to run) */
     size_t slot_bytes; /* largest message */
-    /* "F chunk 0" for messages, may be cut behind 63 characters; NULL: none. Borrowed during the call */
+    /* [hint] "F chunk 0" for messages, may be cut behind 63 characters; NULL: none. Borrowed during the call */
     const char *label;
 } dp_channel_config_t;
 #define DP_CHANNEL_CONFIG_MIN DP_SIZE_TO(dp_channel_config_t, label)
@@ -140,7 +140,7 @@ typedef struct dp_exchange_config {
     size_t row_bytes;       /* a multiple of 16, not 0 */
     uint32_t capacity_rows; /* most rows one rank may send to one, itself included, in one exchange; >= 1 */
     uint32_t slots;         /* exchanges that may be received and not yet released; 0: 2 */
-    const char *label;      /* as of a channel */
+    const char *label;      /* [hint] as of a channel */
 } dp_exchange_config_t;
 #define DP_EXCHANGE_CONFIG_MIN DP_SIZE_TO(dp_exchange_config_t, label)
 

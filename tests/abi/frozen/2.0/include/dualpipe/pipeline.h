@@ -68,7 +68,7 @@ typedef struct dp_build_context {
     int32_t pipeline_rank, pipeline_size, expert_rank, expert_size, data_rank, data_size;
     uint32_t tokens, documents; /* of the pipeline's options */
 } dp_build_context_t;
-#define DP_BUILD_CONTEXT_MIN DP_SIZE_TO(dp_build_context_t, data_size)
+#define DP_BUILD_CONTEXT_MIN DP_SIZE_TO(dp_build_context_t, documents)
 
 /** Makes stage `stage` of `stages`, both counted along the path. Open calls it once for every chunk
  *  of this rank, in chunk order. The stage belongs to the trainer and outlives the pipeline. An
