@@ -108,7 +108,7 @@ fi
 # ---- programs ----
 
 links() { # PROGRAM shared|static: it loads the library, or holds it
-    loads=$(ldd "$1" | grep -c 'libdualpipe\.so\.1 => /' || :)
+    loads=$(ldd "$1" | grep -c 'libdualpipe\.so\.[0-9]* => /' || :)
     case $2$loads in
     shared1 | static0) ;;
     shared0) [ ! -e "$libdir/libdualpipe.so" ] || complain "$1 holds the archive though there is a shared library" ;;

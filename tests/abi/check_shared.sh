@@ -6,7 +6,7 @@
 set -eu
 . "$DP_TEST_SRCDIR/tests/abi/outside.sh"
 
-abi=1
+abi=$(awk '$2 == "DP_ABI_MAJOR" { print $3 }' "$DP_TEST_SRCDIR/include/dualpipe/plugin.h")
 library=$DP_TEST_BUILDDIR/libdualpipe.so.$abi
 dynamic() { # FIELD
     readelf -d "$library" | sed -n "s/.*($1).*\\[\\(.*\\)\\]/\\1/p"
