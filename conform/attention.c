@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention.c: the contract of dp.attention/1. What it shares with MoE is in kernel.c and kernel_cases.c. */
+ * attention.c: the contract of dp.attention/1. What it shares with MoE is in kernel.c and
+ * kernel_cases.c. */
 #include "kernel.h"
 
 #include <math.h>
@@ -18,8 +19,8 @@ static const step_t steps[] = {
     {.name = "backward_weight", .phase = WEIGHT},
 };
 
-/* Heads in groups, values of another width than keys, one token, sequences that fill no tile. The last two are for
- * plugins whose heads come in multiples of 8 or 64. */
+/* Heads in groups, values of another width than keys, one token, sequences that fill no tile. The
+ * last two are for plugins whose heads come in multiples of 8 or 64. */
 static const layer_t layers[] = {
     {.batch = 3, .sequence = 7, .hidden = 5, .heads = 6, .kv_heads = 2, .head_dim = 4, .value_dim = 3},
     {.batch = 1, .sequence = 1, .hidden = 3, .heads = 1, .kv_heads = 1, .head_dim = 2},
@@ -39,8 +40,8 @@ static const layer_t larger[] = {
     {.batch = 0},
 };
 
-/* Latent attention: queries with a latent and without, one token, one head, values of another width or that of
- * the part that is not rotated. The last of each have multiples of 64. */
+/* Latent attention: queries with a latent and without, one token, one head, values of another width
+ * or that of the part that is not rotated. The last of each have multiples of 64. */
 static const layer_t latent_layers[] = {
     {.batch = 2,
      .sequence = 5,
@@ -96,8 +97,8 @@ static const layer_t latent_larger[] = {
     {.batch = 0},
 };
 
-/* One token, a last sequence that is cut off, documents of one token and as long as a sequence, across its end; with
- * documents alone and with fewer tokens as well. */
+/* One token, a last sequence that is cut off, documents of one token and as long as a sequence,
+ * across its end; with documents alone and with fewer tokens as well. */
 static const layer_t shorter[] = {
     {.batch = 2, .sequence = 5, .tokens = 1, .hidden = 3, .heads = 2, .kv_heads = 1, .head_dim = 4},
     {.batch = 3, .sequence = 4, .tokens = 7, .hidden = 5, .heads = 4, .kv_heads = 2, .head_dim = 4, .value_dim = 3},
@@ -590,7 +591,8 @@ static void large_logits_do_not_overflow(conform_t *t)
 
     if (!open_long(&b, &lab, t) || !conform_pass_open(&p, &b, 0))
         return;
-    for (uint32_t p = 0; p < b.sizes.nparams; p++) /* behind the norm of a latent, where queries have one */
+    /* behind the norm of a latent, where queries have one */
+    for (uint32_t p = 0; p < b.sizes.nparams; p++)
         if (strcmp(b.list[p].name, "wq") == 0 || strcmp(b.list[p].name, "wq_up") == 0)
             for (size_t i = b.list[p].offset; i < b.list[p].offset + b.list[p].count; i++)
                 b.values[i] *= 8192;
@@ -610,7 +612,8 @@ static void large_logits_do_not_overflow(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* One graph of all calls: launched twice it gives the same outputs, and adds the gradients twice. */
+/* One graph of all calls: launched twice it gives the same outputs, and adds the gradients
+ * twice. */
 static void calls_can_be_captured(conform_t *t)
 {
     dp_graph_t *graph = NULL;

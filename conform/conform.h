@@ -42,7 +42,8 @@ typedef struct conform {
 
 typedef struct conform_case {
     const char *name;
-    const char *sentence; /* what is demanded, for writers of plugins: "A stream runs its work in order." */
+    /* what is demanded, for writers of plugins: "A stream runs its work in order." */
+    const char *sentence;
     void (*run)(conform_t *t);
     int32_t ranks;  /* 0: not a question of ranks: once, alone */
     int32_t victim; /* rank that is expected to die of SIGKILL; only with VICTIM */

@@ -370,7 +370,8 @@ static void events_order_streams(conform_t *t)
     rig_close(&rig);
 }
 
-/* Random lanes, random waits on one event that moves from stream to stream, delays: any missing edge shows. */
+/* Random lanes, random waits on one event that moves from stream to stream, delays: any missing
+ * edge shows. */
 static void one_event_moves_between_streams(conform_t *t)
 {
     enum { DELAY = 4 << 20 };
@@ -405,7 +406,8 @@ static void one_event_moves_between_streams(conform_t *t)
     rig_close(&rig);
 }
 
-/* A wait is for the record that was the latest when it was enqueued, wherever the event is recorded afterwards. */
+/* A wait is for the record that was the latest when it was enqueued, wherever the event is recorded
+ * afterwards. */
 static void waits_keep_their_record(conform_t *t)
 {
     tally_t tally, passed;
@@ -435,7 +437,8 @@ static void waits_keep_their_record(conform_t *t)
     EXPECT_OK(t, rig.vt->synchronize(rig.streams[1], -1));
     EXPECT(t, conform_tally_count(&tally, rig.streams[1]) == 2, "a wait did not wait for its record");
     rig.vt->event_close(event);
-    EXPECT_OK(t, rig.vt->event_open(rig.device, &event)); /* maybe the same memory: not recorded all the same */
+    /* maybe the same memory: not recorded all the same */
+    EXPECT_OK(t, rig.vt->event_open(rig.device, &event));
     EXPECT_OK(t, rig.vt->stream_wait(rig.streams[2], event));
     EXPECT_OK(t, rig.vt->synchronize(rig.streams[2], -1));
     conform_tally_close(&tally);
@@ -467,7 +470,8 @@ static void own_events_cost_nothing(conform_t *t)
 
 /* ---- time ---- */
 
-/* How far apart clocks may be that are set by each other; on the emulator, by threads that wait for a core. */
+/* How far apart clocks may be that are set by each other; on the emulator, by threads that wait for
+ * a core. */
 static int64_t clock_slack(const conform_t *t)
 {
     return conform_work_launches(t->device) ? 0 : getenv("DP_TEST_FAKE") != NULL ? 20000000 : 200000;
@@ -495,7 +499,8 @@ static void stamps_lie_in_order(conform_t *t)
         }
     }
     for (int i = 0; i < 2; i++) {
-        EXPECT_OK(t, rig.vt->stream_wait(rig.streams[1], stamped[i])); /* a busy machine may be slow to get there */
+        /* a busy machine may be slow to get there */
+        EXPECT_OK(t, rig.vt->stream_wait(rig.streams[1], stamped[i]));
         EXPECT_OK(t, rig.vt->synchronize(rig.streams[1], -1));
         conform_nap_ms(5);
         conform_gate_open(&gates[i]);
@@ -637,7 +642,8 @@ static void failure_spreads_along_events(conform_t *t)
     EXPECT(t, strstr(conform_last_error(), "kernel 3") != NULL, "\"%s\"", conform_last_error());
     EXPECT_OK(t, rig.vt->synchronize(rig.streams[3], -1));
     EXPECT(t, early == 1 && late == 0 && independent == 1, "%d %d %d", early, late, independent);
-    EXPECT_OK(t, rig.vt->stream_wait(rig.streams[3], after)); /* the same when its record is long past */
+    /* the same when its record is long past */
+    EXPECT_OK(t, rig.vt->stream_wait(rig.streams[3], after));
     EXPECT_OK(t, put_bump(&rig, 3, &independent));
     EXPECT_STATUS(t, rig.vt->synchronize(rig.streams[3], -1), DP_ERR_NUMERIC,
                   "a stream that waits for a record of a failed one");
@@ -811,7 +817,8 @@ static void graphs_replay(conform_t *t)
     EXPECT_OK(t, conform_work_write(rig.vt, rig.streams[0], memory, values, sizeof(values)));
     for (int i = 0; i < LENGTH; i++)
         EXPECT_OK(t, rig.vt->event_open(rig.device, &events[i]));
-    EXPECT_OK(t, rig.vt->event_record(events[LENGTH - 1], rig.streams[2])); /* before: no edge inside */
+    /* before: no edge inside */
+    EXPECT_OK(t, rig.vt->event_record(events[LENGTH - 1], rig.streams[2]));
     for (int i = 0; i < 3; i++)
         EXPECT_OK(t, rig.vt->synchronize(rig.streams[i], -1));
     EXPECT_OK(t, rig.vt->capture_begin(rig.streams[0]));
@@ -834,9 +841,11 @@ static void graphs_replay(conform_t *t)
     EXPECT(t, values[0] == 0 && stamps[0] == 0, "something ran during the capture");
     for (int round = 0; round < ROUNDS; round++) {
         before = t->host->now_ns(t->host);
-        EXPECT_OK(t, rig.vt->add(rig.streams[1], memory, memory + 1, 1, DP_F64)); /* before the launch */
+        /* before the launch */
+        EXPECT_OK(t, rig.vt->add(rig.streams[1], memory, memory + 1, 1, DP_F64));
         EXPECT_OK(t, rig.vt->graph_launch(graph, rig.streams[round % 2]));
-        EXPECT_OK(t, rig.vt->stream_wait(rig.streams[2], events[0]));             /* recorded inside: no edge */
+        /* recorded inside: no edge */
+        EXPECT_OK(t, rig.vt->stream_wait(rig.streams[2], events[0]));
         EXPECT_OK(t, rig.vt->add(rig.streams[2], memory, memory + 1, 1, DP_F64)); /* behind it */
         EXPECT_OK(t, rig.vt->synchronize(rig.streams[2], -1));
         EXPECT_OK(t, conform_work_read(rig.vt, rig.streams[2], values, memory, sizeof(values)));

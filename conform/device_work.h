@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_work.h: work that cases put on streams and check afterwards, on any device: functions where it has launch(),
- * copies and sums of device memory where it has not. There a stream is held by a wait of the CUDA driver for a value in
- * memory. */
+ * device_work.h: work that cases put on streams and check afterwards, on any device: functions
+ * where it has launch(), copies and sums of device memory where it has not. There a stream is held
+ * by a wait of the CUDA driver for a value in memory. */
 #ifndef DP_TESTS_DEVICE_WORK_H
 #define DP_TESTS_DEVICE_WORK_H
 
@@ -33,7 +33,8 @@ bool conform_work_launches(const dp_device_vt_t *vt);
 
 dp_status_t conform_tally_open(tally_t *tally, const dp_device_vt_t *vt, dp_device_t *device, uint64_t steps);
 dp_status_t conform_tally_step(tally_t *tally, dp_stream_t *s);
-/* How many of the steps put so far ran, in order; UINT64_MAX: some did not run in order. Streams are idle; s is any. */
+/* How many of the steps put so far ran, in order; UINT64_MAX: some did not run in order. Streams
+ * are idle; s is any. */
 uint64_t conform_tally_count(tally_t *tally, dp_stream_t *s);
 void conform_tally_close(tally_t *tally);
 

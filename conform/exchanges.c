@@ -36,7 +36,8 @@ struct dp_comm {
     dp_exchange_t exchanges[EXCHANGES];
 };
 
-static post_t everyones[CONFORM_RANKS_MAX]; /* of the case's ranks: all make the same calls, so one exchange is on */
+/* of the case's ranks: all make the same calls, so one exchange is on */
+static post_t everyones[CONFORM_RANKS_MAX];
 
 #define REFUSE(comm, status, ...)                                                                                      \
     do {                                                                                                               \

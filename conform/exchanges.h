@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * exchanges.h: a comm that offers exchanges alone, between ranks that are threads of one process, on any device. It
- * does its work in the call, by copies of the device, and is strict: rows are NaN before they arrive and after their
- * release, slots lie between guards, and whatever a caller does wrong fails the case. */
+ * exchanges.h: a comm that offers exchanges alone, between ranks that are threads of one process,
+ * on any device. It does its work in the call, by copies of the device, and is strict: rows are NaN
+ * before they arrive and after their release, slots lie between guards, and whatever a caller does
+ * wrong fails the case. */
 #ifndef DP_CONFORM_EXCHANGES_H
 #define DP_CONFORM_EXCHANGES_H
 

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * guard.c: see guard.h. A module's calls are seen by pointing its slots of the global offset table at functions of
- * ours; other modules, and what other libraries do on its behalf, are left alone, as is the program that these are part
- * of. */
+ * guard.c: see guard.h. A module's calls are seen by pointing its slots of the global offset table
+ * at functions of ours; other modules, and what other libraries do on its behalf, are left alone,
+ * as is the program that these are part of. */
 #include "guard.h"
 
 #include <dlfcn.h>
@@ -122,7 +122,8 @@ static void point(ElfW(Addr) slot, void *to)
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *begin = (void *)(slot / page * page);
 
-    if (mprotect(begin, page, PROT_READ | PROT_WRITE) == 0) /* it may have been made read-only once it was bound */
+    /* it may have been made read-only once it was bound */
+    if (mprotect(begin, page, PROT_READ | PROT_WRITE) == 0)
         __atomic_store_n((void **)slot, to, __ATOMIC_RELEASE);
 }
 

@@ -306,7 +306,8 @@ static void run_body(const conform_case_t *test, conform_job_t *job, const table
         return;
     }
     test->run(&t);
-    if (conform_failed(&t)) { /* what it opened is still there and uses the group; nobody waits for it any longer */
+    /* what it opened is still there and uses the group; nobody waits for it any longer */
+    if (conform_failed(&t)) {
         dp_group_abort(group, DP_ERR_INTERRUPTED, "the case has failed");
         return;
     }

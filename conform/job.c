@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * job.c: what the processes of a trial share, and the host that ranks give to the plugin on trial. */
+ * job.c: what the processes of a trial share, and the host that ranks give to the plugin on
+ * trial. */
 #include "conform.h"
 
 #include <arpa/inet.h>
@@ -106,7 +107,8 @@ bool conform_raised(const conform_t *t, int flag)
     return __atomic_load_n(&t->job->flags[flag], __ATOMIC_ACQUIRE) != 0;
 }
 
-/* At an address of this host (MASTER_ADDR, as the group takes it) and a port that the kernel chooses. */
+/* At an address of this host (MASTER_ADDR, as the group takes it) and a port that the kernel
+ * chooses. */
 static int listen_somewhere(int32_t *port_out)
 {
     const char *name = getenv("MASTER_ADDR");

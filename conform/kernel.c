@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernel.c: see kernel.h: memory between guards, blocks and their micro-batches, gradients by differences. */
+ * kernel.c: see kernel.h: memory between guards, blocks and their micro-batches, gradients by
+ * differences. */
 #include "kernel.h"
 
 #include "device_work.h"
@@ -12,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 64-byte alignment is what blocks may count on; behind the memory as much again as a careless kernel may reach. */
+/* 64-byte alignment is what blocks may count on; behind the memory as much again as a careless
+ * kernel may reach. */
 enum { GUARD = 512 };
 
 static void *must(void *memory)
@@ -781,8 +783,8 @@ bool conform_pass_output_is_right(pass_t *p)
     return fine;
 }
 
-/* What is differentiated: the sum over micro-batches of sum(y * dy) + aux_scale * auxiliary loss, of ours or of all
- * ranks. */
+/* What is differentiated: the sum over micro-batches of sum(y * dy) + aux_scale * auxiliary loss,
+ * of ours or of all ranks. */
 typedef struct function {
     block_t *b;
     pass_t *const *passes;

@@ -1,11 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernel.h: a block (an attention or a MoE) on trial: one instance with its parameters, and micro-batches whose calls
- * are made one by one, each with the pointers that the header grants it and no others.
+ * kernel.h: a block (an attention or a MoE) on trial: one instance with its parameters, and
+ * micro-batches whose calls are made one by one, each with the pointers that the header grants it
+ * and no others.
  *
- * All memory lies between guards and begins as NaN. Before a call scratch is NaN again; after it what the header says
- * is not needed any more is NaN, the guards are looked at, and inputs must be what they were. While a call runs the
- * host gives out no memory. So a plugin that reads what it may not read shows NaN in its results. */
+ * All memory lies between guards and begins as NaN. Before a call scratch is NaN again; after it
+ * what the header says is not needed any more is NaN, the guards are looked at, and inputs must be
+ * what they were. While a call runs the host gives out no memory. So a plugin that reads what it
+ * may not read shows NaN in its results. */
 #ifndef DP_CONFORM_KERNEL_H
 #define DP_CONFORM_KERNEL_H
 
@@ -40,9 +42,10 @@ typedef struct lab {
     dp_device_t *device;
     dp_stream_t *lanes[2]; /* compute, all-to-all */
     const dp_host_t *host; /* for the plugin: the case's, and conform_lab_refuse */
-    bool broken;           /* a stream has failed, as was wanted: nothing is looked at when things are closed */
-    /* For exchanges.c: what opening and exchanging come to unless DP_OK; sees what arrived before the receiver does,
-     * round counts all exchanges of a comm. */
+    /* a stream has failed, as was wanted: nothing is looked at when things are closed */
+    bool broken;
+    /* For exchanges.c: what opening and exchanging come to unless DP_OK; sees what arrived before
+     * the receiver does, round counts all exchanges of a comm. */
     dp_status_t refuse;
     void (*tamper)(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round);
 } lab_t;
@@ -110,9 +113,10 @@ typedef struct expected {
 typedef struct kind {
     const step_t *steps;
     int nsteps;
-    const layer_t *layers;          /* ends with batch 0; each gradient by itself */
-    const layer_t *larger;          /* ends with batch 0; gradients along random directions */
-    const layer_t *shorter;         /* ends with batch 0; micro-batches of fewer tokens, or with documents */
+    const layer_t *layers; /* ends with batch 0; each gradient by itself */
+    const layer_t *larger; /* ends with batch 0; gradients along random directions */
+    /* ends with batch 0; micro-batches of fewer tokens, or with documents */
+    const layer_t *shorter;
     const wrong_t *wrongs;          /* ends with what NULL */
     uint32_t config_min, outer_min; /* outer: of the struct around dp_io_t, 0: there is none */
     dp_status_t (*open)(block_t *b);
@@ -142,7 +146,8 @@ struct block {
     layer_t layer;
     /* May be set before block_open. */
     uint32_t deterministic;
-    size_t shift;          /* elements by which parameters and gradients are off alignment, as layers lay them */
+    /* elements by which parameters and gradients are off alignment, as layers lay them */
+    size_t shift;
     uint32_t config_bytes; /* struct_size of the config, of the shape and of io; 0: theirs */
     uint32_t shape_bytes, io_bytes, outer_bytes;
     unsigned char tail; /* what all bytes behind the structs are */
@@ -181,21 +186,23 @@ struct pass {
 #define KERNEL_AUX_SCALE  3.0 /* of the auxiliary loss in what is differentiated */
 #define KERNEL_AUX_BEGINS 0.5 /* the loss is added to this */
 
-/* Opens an instance with random parameters; gradients begin with random numbers. False without a failure: the plugin
- * does not support such a layer, and said so. */
+/* Opens an instance with random parameters; gradients begin with random numbers. False without a
+ * failure: the plugin does not support such a layer, and said so. */
 bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed);
-/* With the first layer and type that the plugin supports; closes the lab and skips the case when there is none. */
+/* With the first layer and type that the plugin supports; closes the lab and skips the case when
+ * there is none. */
 bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed);
 bool conform_block_close(block_t *b);
 /* Gradients minus what they began with; to be freed. */
 double *conform_block_gradients(block_t *b);
 
-/* For kinds. The shape for b's layer, and behind it what is not zero; makes one setting wrong where b asks for it;
- * compares descriptors. */
+/* For kinds. The shape for b's layer, and behind it what is not zero; makes one setting wrong where
+ * b asks for it; compares descriptors. */
 void conform_kernel_shape(const block_t *b, void *shape, size_t bytes);
 void conform_kernel_wrong(const block_t *b, void *config, dp_block_shape_t *shape);
 bool conform_kernel_list_is_right(const block_t *b, const expected_t *expected, uint32_t count);
-extern const kind_t conform_kernel_attention, conform_kernel_latent, conform_kernel_moe; /* latent: variety 1 */
+/* latent: variety 1 */
+extern const kind_t conform_kernel_attention, conform_kernel_latent, conform_kernel_moe;
 const kind_t *conform_kernel_kind(const conform_t *t);
 
 bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch);
@@ -207,14 +214,15 @@ bool conform_pass_run(pass_t *p, phase_t first, phase_t last);
 dp_status_t conform_pass_call(pass_t *p, int step);
 dp_io_t conform_pass_io(const pass_t *p, int step);
 
-/* Largest difference over the largest value, that of the outputs and of every gradient; what the reference makes. */
+/* Largest difference over the largest value, that of the outputs and of every gradient; what the
+ * reference makes. */
 typedef struct tolerance {
     double output, gradient;
 } tolerance_t;
 tolerance_t conform_kernel_tolerance(dp_dtype_t dtype);
 bool conform_pass_output_is_right(pass_t *p);
-/* Gradients of these micro-batches, dx and all parameters, by differences of the reference; each element, or the sum
- * along random directions. */
+/* Gradients of these micro-batches, dx and all parameters, by differences of the reference; each
+ * element, or the sum along random directions. */
 bool conform_gradients_are_right(block_t *b, pass_t *const *passes, int count, bool each);
 /* One micro-batch, from gradients as they were at first. */
 bool conform_block_is_right(block_t *b, bool each);

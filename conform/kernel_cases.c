@@ -101,7 +101,8 @@ static bool outcome_of(lab_t *lab, const layer_t *layer, dp_recompute_t level, o
     return conform_pass_close(&p) && conform_block_close(&b);
 }
 
-/* One layer at all levels. False: the case is at its end; or the layer is not supported, and nothing failed. */
+/* One layer at all levels. False: the case is at its end; or the layer is not supported, and
+ * nothing failed. */
 static bool levels_agree(lab_t *lab, const layer_t *layer, int *tried)
 {
     static const char *const names[] = {"y", "dx", "a parameter's gradient"};
@@ -206,7 +207,8 @@ void conform_kernel_gradients_bf16(conform_t *t)
     numbers(t, DP_BF16, true);
 }
 
-/* The plugin's own sum(y * dy) + aux_scale * auxiliary loss, with what stands in params and x now. */
+/* The plugin's own sum(y * dy) + aux_scale * auxiliary loss, with what stands in params and x
+ * now. */
 static bool own_loss(pass_t *p, double *loss_out)
 {
     block_t *b = p->block;
@@ -441,7 +443,8 @@ static bool results(lab_t *lab, size_t shift, unsigned char *out[3], size_t byte
 
     if (!conform_block_open_any(&b, lab, 31) || !conform_pass_open(&before, &b, 1))
         return false;
-    if (shift > 0 && !conform_pass_run(&before, FORWARD, BACKWARD)) /* what it leaves behind must not show */
+    /* what it leaves behind must not show */
+    if (shift > 0 && !conform_pass_run(&before, FORWARD, BACKWARD))
         return false;
     if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT))
         return false;
@@ -478,7 +481,8 @@ void conform_kernel_same_input_same_bits(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* Each call is made while its stream is held, and returns; x comes into being on the stream only then. */
+/* Each call is made while its stream is held, and returns; x comes into being on the stream only
+ * then. */
 void conform_kernel_calls_are_enqueued(conform_t *t)
 {
     pass_t p, *all = &p;

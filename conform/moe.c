@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe.c: the contract of dp.moe/1. What it shares with attention is in kernel.c and kernel_cases.c; rows go over
- * exchanges.c, between ranks that are threads. */
+ * moe.c: the contract of dp.moe/1. What it shares with attention is in kernel.c and kernel_cases.c;
+ * rows go over exchanges.c, between ranks that are threads. */
 #include "exchanges.h"
 #include "kernel.h"
 
@@ -31,7 +31,8 @@ static const step_t steps[STEPS] = {
     [ROUTE_W] = {.name = "route_backward_weight", .phase = WEIGHT},
 };
 
-/* Both gates, with and without what can be left out; fewer tokens than experts, all experts chosen, one expert. */
+/* Both gates, with and without what can be left out; fewer tokens than experts, all experts chosen,
+ * one expert. */
 static const layer_t layers[] = {
     {.batch = 1,
      .sequence = 7,
@@ -527,7 +528,8 @@ static void replicas_share_the_rows(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* What both blocks make of one layer has the same bits; `between` names them: "no replicas and one of each expert". */
+/* What both blocks make of one layer has the same bits; `between` names them: "no replicas and one
+ * of each expert". */
 static bool same_bits(lab_t *lab, const layer_t *layer, const block_t blocks[2], const char *between)
 {
     static const char *const names[] = {"y", "dx", "gradients"};
@@ -600,8 +602,9 @@ static void a_plugin_may_do_dispatch_and_combine(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* Rows of each expert in token order; row i goes to replica (i + rank + micro-batch) mod c. Alone, with a gradient that
- * only that replica's rows have: w_down of a replica is changed, and only the tokens whose rows it gets change. */
+/* Rows of each expert in token order; row i goes to replica (i + rank + micro-batch) mod c. Alone,
+ * with a gradient that only that replica's rows have: w_down of a replica is changed, and only the
+ * tokens whose rows it gets change. */
 static void rows_go_to_replicas_in_turn(conform_t *t)
 {
     static const int32_t placement[] = {0, 0, 0};
@@ -773,7 +776,8 @@ static void groups_are_judged_by_several(conform_t *t)
     conform_lab_close(&lab);
 }
 
-/* A bias that is the same for all chooses as none does, one that is large takes all, and weighs nothing. */
+/* A bias that is the same for all chooses as none does, one that is large takes all, and weighs
+ * nothing. */
 static void bias_is_for_the_choice_alone(conform_t *t)
 {
     static const double third[] = {0, 0, 9, 0};

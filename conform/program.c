@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * program.c: what others call: the list of cases, a suite run with options, and a whole program around it. */
+ * program.c: what others call: the list of cases, a suite run with options, and a whole program
+ * around it. */
 #include "conform.h"
 
 #include <stdio.h>

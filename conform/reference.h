@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reference.h: attention.h and moe.h written down in double, token by token: what plugins are measured by. */
+ * reference.h: attention.h and moe.h written down in double, token by token: what plugins are
+ * measured by. */
 #ifndef DP_CONFORM_REFERENCE_H
 #define DP_CONFORM_REFERENCE_H
 
@@ -43,8 +44,9 @@ void conform_reference_attention(const layer_t *layer, const double *params, con
 /* y [T, d] of x; returns the auxiliary loss. chosen [T, top_k] is written, or read when `fixed`. */
 double conform_reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen,
                              bool fixed);
-/* Least distance, over the tokens, between the last score (with its bias) that was chosen and the first that was not,
- * and of groups between the last sum and the first: where it is small, rounding may choose otherwise. */
+/* Least distance, over the tokens, between the last score (with its bias) that was chosen and the
+ * first that was not, and of groups between the last sum and the first: where it is small, rounding
+ * may choose otherwise. */
 double conform_reference_moe_margin(const layer_t *layer, const double *params, const double *x);
 
 #endif

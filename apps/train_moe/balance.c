@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * balance.c: loads of experts, smoothed over as many steps as lie between two plans; plans that start from the
- * placement in use and move as few replicas as the wanted balance allows. */
+ * balance.c: loads of experts, smoothed over as many steps as lie between two plans; plans that
+ * start from the placement in use and move as few replicas as the wanted balance allows. */
 #include "balance.h"
 
 #include <stdlib.h>

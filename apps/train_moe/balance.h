@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * balance.h: how evenly tokens fall on the ranks of an expert group, and, where experts are replicated, a better
- * placement now and then. Every rank knows all layers and computes the same: there is no time limit in it. */
+ * balance.h: how evenly tokens fall on the ranks of an expert group, and, where experts are
+ * replicated, a better placement now and then. Every rank knows all layers and computes the same:
+ * there is no time limit in it. */
 #ifndef TRAIN_MOE_BALANCE_H
 #define TRAIN_MOE_BALANCE_H
 
@@ -19,11 +20,13 @@ typedef struct rebalance {
 typedef struct balance {
     const options_t *options;
     dp_eplb_shape_t shape; /* layers 0: one rank has everything, nothing is watched */
-    int32_t *placement;    /* [layers][replicas] in use; every expert once where experts are not replicated */
+    /* [layers][replicas] in use; every expert once where experts are not replicated */
+    int32_t *placement;
     int32_t *next;         /* the same, of balance_plan */
     float *latest, *loads; /* [layers][experts] tokens of the latest step; smoothed over steps */
     uint64_t observed;     /* steps in loads */
-    double imbalance;      /* max/mean tokens of a rank in the latest step, as dp_eplb_balance_t.gpu */
+    /* max/mean tokens of a rank in the latest step, as dp_eplb_balance_t.gpu */
+    double imbalance;
     void *workspace;
     size_t workspace_bytes;
     rebalance_t *records; /* [nrecords] */

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * compute_cpu.c: the trainer's own computations on devices that run host functions: segments of host functions
- * made of the loops in kernels.h; the optimizer's loops run at once, in the caller. */
+ * compute_cpu.c: the trainer's own computations on devices that run host functions: segments of
+ * host functions made of the loops in kernels.h; the optimizer's loops run at once, in the
+ * caller. */
 #include "adamw.h"
 
 #include <math.h>
@@ -37,7 +38,7 @@ static size_t tokens_of(const compute_t *k, const dp_segment_call_t *c)
     return c->tokens > 0 ? c->tokens : k->tokens;
 }
 
-/* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, then the tokens ---- */
+/* embedding: saved holds dy [T, d] from backward_input to backward_weight, then the tokens */
 
 static uint8_t *saved_tokens(const compute_t *k, const dp_segment_call_t *c)
 {

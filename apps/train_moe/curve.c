@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * curve.c: the loss over the steps as a picture: with cairo through tools/draw/draw_curve.c, in its formats,
- * otherwise a plain SVG written here. */
+ * curve.c: the loss over the steps as a picture: with cairo through tools/draw/draw_curve.c, in its
+ * formats, otherwise a plain SVG written here. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_memory.c: where the host reaches the device's memory a copy is a memcpy, elsewhere it goes over a stream. */
+ * device_memory.c: where the host reaches the device's memory a copy is a memcpy, elsewhere it goes
+ * over a stream. */
 #include "device_memory.h"
 
 #include <string.h>

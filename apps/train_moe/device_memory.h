@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_memory.h: memory of this rank's device for what the trainer keeps, and copies between it and the host. All
- * calls but those that free wait for the device. */
+ * device_memory.h: memory of this rank's device for what the trainer keeps, and copies between it
+ * and the host. All calls but those that free wait for the device. */
 #ifndef TRAIN_MOE_DEVICE_MEMORY_H
 #define TRAIN_MOE_DEVICE_MEMORY_H
 
@@ -11,7 +11,8 @@
 typedef struct device_memory {
     const dp_device_vt_t *vt;
     dp_device_t *device;
-    dp_stream_t *stream; /* for copies and the optimizer; NULL where the device's memory is the host's */
+    /* for copies and the optimizer; NULL where the device's memory is the host's */
+    dp_stream_t *stream;
 } device_memory_t;
 
 dp_status_t device_memory_open(device_memory_t *m, const dp_build_context_t *context);

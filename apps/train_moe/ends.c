@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Devices of host functions are served here; "cuda" or "device_cuda" by the plugin train_moe_cuda. */
+/* Devices of host functions are served here; "cuda" or "device_cuda" by the plugin
+ * train_moe_cuda. */
 static dp_status_t find_compute(ends_t *ends, const dp_device_vt_t *device_vt, const char *device)
 {
     const uint32_t host = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
@@ -38,7 +39,8 @@ dp_status_t ends_open(ends_t *ends, const dp_host_t *host, const char *device, c
     dp_status_t status;
 
     *ends = (ends_t){
-        /* Every layer adds about 1 to an embedding of about 1; tied, logits have to begin at about 1. */
+        /* Every layer adds about 1 to an embedding of about 1; tied, logits have to begin at about
+         * 1. */
         .embedding_params = {{.name = "table",
                               .kind = DP_PARAM_MATRIX,
                               .count = (size_t)VOCAB * d,

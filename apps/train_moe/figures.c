@@ -161,7 +161,8 @@ static dp_status_t simulate_run(const trainer_t *t, figures_t *f)
     dp_costs_t costs = *f->costs.costs;
     dp_status_t status;
 
-    if (program->schedule->nbraids > 0 && f->costs.stage_segments != NULL) { /* made for segments that are uneven */
+    /* made for segments that are uneven */
+    if (program->schedule->nbraids > 0 && f->costs.stage_segments != NULL) {
         costs.stage_scale = NULL;
         costs.segments = f->costs.stage_segments;
     }

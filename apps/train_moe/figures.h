@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * figures.h: what the traced steps show, and what the same program takes on a device for each rank. */
+ * figures.h: what the traced steps show, and what the same program takes on a device for each
+ * rank. */
 #ifndef TRAIN_MOE_FIGURES_H
 #define TRAIN_MOE_FIGURES_H
 
@@ -12,17 +13,21 @@
 typedef struct figures {
     int32_t steps; /* traced; what is measured are medians over them */
     double step;   /* ms, of all ranks together */
-    /* Do lanes of this host wait for cores? Then `computing` is what its cores did, else the rest is what is true. */
+    /* Do lanes of this host wait for cores? Then `computing` is what its cores did, else the rest
+     * is what is true. */
     bool shared;
-    int32_t ranks, cores;                     /* of this host */
-    double computing;                         /* share of the cores' time spent in segments of compute lanes */
+    int32_t ranks, cores; /* of this host */
+    /* share of the cores' time spent in segments of compute lanes */
+    double computing;
     double bubble, least_bubble, most_bubble; /* shares of the step */
     double communication, hidden;             /* ms, mean over ranks; share of it */
 
-    dp_measured_costs_t costs; /* of all traced steps; where threads wait for cores, by their own clocks */
-    /* The program with these costs, on a device for each rank: step in ms, bubbles as shares of it. even_bubble: if
-     * all stages took the same; the rest is that they do not. */
-    double simulated_step, simulated_bubble, even_bubble, formula_bubble; /* formula: NaN where none is published */
+    /* of all traced steps; where threads wait for cores, by their own clocks */
+    dp_measured_costs_t costs;
+    /* The program with these costs, on a device for each rank: step in ms, bubbles as shares of it.
+     * even_bubble: if all stages took the same; the rest is that they do not. */
+    /* formula: NaN where none is published */
+    double simulated_step, simulated_bubble, even_bubble, formula_bubble;
     int32_t slowest_stage;
 } figures_t;
 

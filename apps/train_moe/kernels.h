@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernels.h: the arithmetic of embedding and head for one element type. ends.c includes it once with REAL
- * float and once with REAL double; NAME(x) makes the functions' names differ. T tokens, width d, V byte
- * values, matrices row-major. */
+ * kernels.h: the arithmetic of embedding and head for one element type. ends.c includes it once
+ * with REAL float and once with REAL double; NAME(x) makes the functions' names differ. T tokens,
+ * width d, V byte values, matrices row-major. */
 
-/* Sum of products in eight strands, which the compiler can keep in vector registers; the order is fixed. */
+/* Sum of products in eight strands, which the compiler can keep in vector registers; the order is
+ * fixed. */
 static REAL NAME(dot_vocab)(const REAL *a, const REAL *b)
 {
     REAL part[8] = {0};

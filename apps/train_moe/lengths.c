@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * lengths.c: see lengths.h. A micro-batch has a quarter to all of the announced tokens, a document an eighth to all of
- * --seq, all lengths alike often; what does not fit any more is cut off. */
+ * lengths.c: see lengths.h. A micro-batch has a quarter to all of the announced tokens, a document
+ * an eighth to all of --seq, all lengths alike often; what does not fit any more is cut off. */
 #include "lengths.h"
 
 #include "random.h"

@@ -220,7 +220,7 @@ void model_free(model_t *model)
     *model = (model_t){.options = model->options};
 }
 
-/* ---- numbers: embedding; layer by layer first what is outside experts, then expert by expert; head ---- */
+/* numbers: embedding; layer by layer first what is outside experts, then expert by expert; head */
 
 static int32_t per_layer(const model_t *model)
 {

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * random.h: random numbers as a function of a key and a counter, so that any rank can draw any number without
- * drawing the ones before it. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA
- * 2014). */
+ * random.h: random numbers as a function of a key and a counter, so that any rank can draw any
+ * number without drawing the ones before it. The mixing function is the finaliser of SplitMix64
+ * (Steele, Lea, Flood, OOPSLA 2014). */
 #ifndef TRAIN_MOE_RANDOM_H
 #define TRAIN_MOE_RANDOM_H
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * rebalance.c: a trainer's part in balancing experts: where the loads are found, what belongs to an expert. */
+ * rebalance.c: a trainer's part in balancing experts: where the loads are found, what belongs to an
+ * expert. */
 #include "trainer.h"
 
 #include <stdio.h>
@@ -42,8 +43,8 @@ dp_status_t trainer_count_tokens(trainer_t *t, double *tokens)
     return status;
 }
 
-/* Where the replicas of a layer begin among the parameters of its chunk, in elements. 0: the layer is in another
-   chunk. */
+/* Where the replicas of a layer begin among the parameters of its chunk, in elements. 0: the layer
+ * is in another chunk. */
 static size_t find_replicas(const held_chunk_t *chunk, int32_t number)
 {
     int layer;
@@ -94,7 +95,8 @@ static dp_status_t place_all(trainer_t *t, double *sent)
 
         status = dp_moe_layer_place(layer->layer, t->balance.next + layer->number * t->options->replicas, kept, count,
                                     &bytes);
-        *sent += t->model.context.expert_rank == 0 ? (double)bytes : 0; /* of the whole expert group */
+        /* of the whole expert group */
+        *sent += t->model.context.expert_rank == 0 ? (double)bytes : 0;
     }
     return status == DP_OK ? dp_pipeline_sum(t->pipeline, sent, 1) : status;
 }

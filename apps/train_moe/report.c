@@ -200,7 +200,8 @@ static const char *name_bubble(const figures_t *f, char *text, size_t bytes)
     return text;
 }
 
-/* Ranks wait for cores: what was measured tells of the machine, what is simulated of the pipeline. */
+/* Ranks wait for cores: what was measured tells of the machine, what is simulated of the
+ * pipeline. */
 static void print_shared(const figures_t *f, FILE *to)
 {
     char costs[160], bubble[200];

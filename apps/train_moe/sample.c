@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * sample.c: writes text with the trained model: every forward-only step adds one byte to each sequence of
- * each micro-batch. The rank with the last stage draws the byte, a sum over the job brings it to the rank
- * with the first. */
+ * sample.c: writes text with the trained model: every forward-only step adds one byte to each
+ * sequence of each micro-batch. The rank with the last stage draws the byte, a sum over the job
+ * brings it to the rank with the first. */
 #include "train_moe.h"
 
 #include <ctype.h>
@@ -20,8 +20,9 @@ typedef struct writer {
     int64_t prompt, room, length; /* bytes: given; at most; so far */
     uint8_t *text;                /* [sequences][room] */
     char *logits;                 /* [M][T, VOCAB], for host and device */
-    void **outputs;               /* [M] into logits, NULL where the micro-batch does not end here */
-    double *drawn;                /* [sequences] of replica 0, then 1: rank 0 has had enough */
+    /* [M] into logits, NULL where the micro-batch does not end here */
+    void **outputs;
+    double *drawn; /* [sequences] of replica 0, then 1: rank 0 has had enough */
 } writer_t;
 
 static dp_status_t start_sample(writer_t *w)
@@ -60,7 +61,8 @@ static void finish_sample(writer_t *w)
     free(w->drawn);
 }
 
-/* The last `seq` bytes of each sequence, or all of them; causal attention ignores what follows them. */
+/* The last `seq` bytes of each sequence, or all of them; causal attention ignores what follows
+ * them. */
 static void fill_windows(writer_t *w)
 {
     const int64_t seq = w->t->options->seq, used = w->length < seq ? w->length : seq;

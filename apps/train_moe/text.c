@@ -77,7 +77,8 @@ static int is_regular(const char *path)
 
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
-    return strcmp((*a)->d_name, (*b)->d_name); /* not alphasort: the order must not depend on the locale */
+    /* not alphasort: the order must not depend on the locale */
+    return strcmp((*a)->d_name, (*b)->d_name);
 }
 
 static dp_status_t add_folder(text_t *text, const char *folder)

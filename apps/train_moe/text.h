@@ -22,7 +22,8 @@ void text_free(text_t *text);
 /* Loss in nats per byte of always guessing bytes by their frequency in the training text. */
 double text_frequency_loss(const text_t *text);
 
-/* Copies a training sequence and, one byte on, its targets. The place depends on the arguments alone. */
+/* Copies a training sequence and, one byte on, its targets. The place depends on the arguments
+ * alone. */
 void text_sample(const text_t *text, uint64_t seed, uint64_t step, uint64_t replica, uint64_t microbatch,
                  uint64_t sequence_number, uint32_t sequence, uint8_t *tokens, uint8_t *targets);
 /* The same from the validation text: sequence `number` of `count`, evenly spread. */

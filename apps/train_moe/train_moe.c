@@ -5,9 +5,9 @@
  *   main          options, text, ranks (this process is one, or holds all of them as threads)
  *   run_rank      one rank from opening its pipeline to closing it
  *   train         the loop over steps
- * The other files: model.c and ends.c say what is computed, trainer.c does a step, adamw.c updates, text.c
- * has the data, resume.c the checkpoints, verify.c compares with a serial run, sample.c writes text, report.c
- * and curve.c tell how it went. */
+ * The other files: model.c and ends.c say what is computed, trainer.c does a step, adamw.c updates,
+ * text.c has the data, resume.c the checkpoints, verify.c compares with a serial run, sample.c
+ * writes text, report.c and curve.c tell how it went. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -208,7 +208,8 @@ static dp_status_t look_back(session_t *s, int64_t steps)
         return DP_OK;
     if (balance_is_due(&s->trainer.balance, steps) && steps < o->steps && steps > h->begun)
         status = rebalance(s, steps);
-    if (status == DP_OK && steps == o->steps) /* a validation would push training steps out of the record */
+    /* a validation would push training steps out of the record */
+    if (status == DP_OK && steps == o->steps)
         status = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
     if (status == DP_OK && o->valid_every > 0 && (steps % o->valid_every == 0 || steps == o->steps))
         status = validate(s, steps);
@@ -239,8 +240,8 @@ static dp_status_t take_step(session_t *s, int64_t step)
     return status;
 }
 
-/* Makes this rank ready for step *step, which is the others' where they hold it, and else that of the newest
- * checkpoint. */
+/* Makes this rank ready for step *step, which is the others' where they hold it, and else that of
+ * the newest checkpoint. */
 static dp_status_t get_ready(session_t *s, dp_status_t status, int64_t *step)
 {
     bool lost = status < 0 || *step >= 0; /* else nothing was there yet */
@@ -277,8 +278,8 @@ static bool is_measured(const session_t *s)
     return strcmp(s->options.overlap, "planned") == 0 || strcmp(s->options.partition, "auto") == 0;
 }
 
-/* A placement of experts that has moved on some ranks and not on others cannot be taken back: all go on from a
- * checkpoint. */
+/* A placement of experts that has moved on some ranks and not on others cannot be taken back: all
+ * go on from a checkpoint. */
 static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
 {
     const double start = now_seconds();

@@ -28,34 +28,37 @@ typedef struct history {
 /* Seconds on a clock that only goes forward. */
 double now_seconds(void);
 
-/* tune.c: --comm-sms auto: trains a few steps with each of a few splits of the device and leaves the fastest in
- * options->comm_sms, the same on every rank; rank 0 tells of it. The steps are thrown away. Collective. */
+/* tune.c: --comm-sms auto: trains a few steps with each of a few splits of the device and leaves
+ * the fastest in options->comm_sms, the same on every rank; rank 0 tells of it. The steps are
+ * thrown away. Collective. */
 dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to);
 
-/* overlap.c: the method's schedule, to be freed; a timeline of a few steps, which are thrown away (on rank 0, NULL
- * elsewhere; collective). */
+/* overlap.c: the method's schedule, to be freed; a timeline of a few steps, which are thrown away
+ * (on rank 0, NULL elsewhere; collective). */
 dp_status_t method_schedule(const options_t *options, dp_schedule_t **schedule_out);
 dp_status_t steps_record(const options_t *options, const text_t *text, dp_group_t *group, dp_timeline_t **timeline_out);
 
-/* --overlap: *schedule_out is what to run instead of the method's own schedule, NULL for canonical; free it
- * behind the trainer. Collective. */
+/* --overlap: *schedule_out is what to run instead of the method's own schedule, NULL for canonical;
+ * free it behind the trainer. Collective. */
 dp_status_t overlap_schedule(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
                              dp_schedule_t **schedule_out);
 
-/* partition.c: --partition: stage s is to hold layers (*first_out)[s] to (*first_out)[s + 1] - 1; NULL: equal numbers.
- * To be freed behind the trainer, after a failure too. Collective. */
+/* partition.c: --partition: stage s is to hold layers (*first_out)[s] to (*first_out)[s + 1] - 1;
+ * NULL: equal numbers. To be freed behind the trainer, after a failure too. Collective. */
 dp_status_t partition_layers(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
                              int32_t **first_out);
 
-/* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins where there is none;
- * *step_out: the step to go on with. begin: makes ready for saving, before step `step`. save: after `steps` steps,
- * where --every says so. All but register are collective. */
+/* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins
+ * where there is none; *step_out: the step to go on with. begin: makes ready for saving, before
+ * step `step`. save: after `steps` steps, where --every says so. All but register are
+ * collective. */
 dp_status_t checkpoint_register(trainer_t *trainer, history_t *history);
 dp_status_t checkpoint_load(trainer_t *trainer, history_t *history, int64_t *step_out);
 dp_status_t checkpoint_begin(trainer_t *trainer, int64_t step);
 dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps);
 
-/* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree. Collective. */
+/* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree.
+ * Collective. */
 dp_status_t verify_run(trainer_t *trainer, FILE *to, int *same_out);
 
 /* sample.c: continues a few held-out beginnings; rank 0 writes them to `to`. Collective. */
@@ -86,8 +89,9 @@ dp_status_t losses_write(const history_t *history, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
 dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);
 
-/* page.c: beside X.json a page for a browser, X.html, and a line about it. A trace of another name gets none.
- * shared: ranks waited for cores, which the page says, as idle and exposed time are the machine's then. */
+/* page.c: beside X.json a page for a browser, X.html, and a line about it. A trace of another name
+ * gets none. shared: ranks waited for cores, which the page says, as idle and exposed time are the
+ * machine's then. */
 dp_status_t page_write(const char *trace, bool shared, FILE *report);
 
 #endif

@@ -1,20 +1,23 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * verify.c: one step of the job against the same model run serially: in every process, for every data
- * replica, a pipeline of one rank over that replica's micro-batches; gradients of replicas added in order.
+ * verify.c: one step of the job against the same model run serially: in every process, for every
+ * data replica, a pipeline of one rank over that replica's micro-batches; gradients of replicas
+ * added in order.
  *
- * Losses and the gradients of all that is not an expert must agree to the last bit; experts too unless they
- * are spread over an expert group, where an expert adds up its micro-batches of all replicas in another
- * order. Then the measure is that of the published DualPipe example: 1 - 2 sum(xy) / sum(x^2 + y^2), in
- * double.
+ * Losses and the gradients of all that is not an expert must agree to the last bit; experts too
+ * unless they are spread over an expert group, where an expert adds up its micro-batches of all
+ * replicas in another order. Then the measure is that of the published DualPipe example: 1 - 2
+ * sum(xy) / sum(x^2 + y^2), in double.
  *
- * Where experts are replicated, an expert's rows are divided among matrix products in another way, so losses too agree
- * to rounding alone. With --eplb EVERY both sides train for 2 EVERY + 2 steps, so that the placement changes twice and
- * every step's losses and gradients are those of parameters and optimizer state that have moved; at the end all
- * replicas of an expert must be equal to the last bit.
+ * Where experts are replicated, an expert's rows are divided among matrix products in another way,
+ * so losses too agree to rounding alone. With --eplb EVERY both sides train for 2 EVERY + 2 steps,
+ * so that the placement changes twice and every step's losses and gradients are those of parameters
+ * and optimizer state that have moved; at the end all replicas of an expert must be equal to the
+ * last bit.
  *
- * With --zero each rank compares its shards. Both sides take one step more, unless experts are spread over an expert
- * group: then the parameters that ranks have got from each other show in every loss and gradient. */
+ * With --zero each rank compares its shards. Both sides take one step more, unless experts are
+ * spread over an expert group: then the parameters that ranks have got from each other show in
+ * every loss and gradient. */
 #include "train_moe.h"
 
 #include <math.h>
@@ -23,7 +26,8 @@
 
 #define TOLERANCE 1e-13
 
-/* Where experts are replicated: relative difference of losses, measure of gradients after steps of training. */
+/* Where experts are replicated: relative difference of losses, measure of gradients after steps of
+ * training. */
 #define LOSS_TOLERANCE(dtype)    ((dtype) == DP_F64 ? 1e-12 : 1e-5)
 #define REPLICA_TOLERANCE(dtype) ((dtype) == DP_F64 ? TOLERANCE : 1e-9)
 
@@ -276,7 +280,8 @@ static dp_status_t hash_replicas(trainer_t *t, const model_layer_t *layer, int32
     return status;
 }
 
-/* hashes [ranks][layers][local], 0 where a rank does not hold the layer: those of one expert must be the same. */
+/* hashes [ranks][layers][local], 0 where a rank does not hold the layer: those of one expert must
+ * be the same. */
 static void compare_hashes(const trainer_t *t, const uint64_t *hashes, int32_t local, findings_t *found)
 {
     const options_t *o = t->options;

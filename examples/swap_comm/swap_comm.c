@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * swap_comm.c: another comm backend under a running pipeline. `dualpipe run -n 4 -- swap_comm shm ofi auto` trains, and
- * every ten steps has the ranks talk over the next backend of the list. The losses are those of `swap_comm shm`, to the
- * last bit: diff them. */
+ * swap_comm.c: another comm backend under a running pipeline. `dualpipe run -n 4 -- swap_comm shm
+ * ofi auto` trains, and every ten steps has the ranks talk over the next backend of the list. The
+ * losses are those of `swap_comm shm`, to the last bit: diff them. */
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/run.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * sized.h: takes over structs by which somebody asks (status.h), and refuses results without a size. */
+ * sized.h: takes over structs by which somebody asks (status.h), and refuses results without a
+ * size. */
 #ifndef DP_BASE_SIZED_H
 #define DP_BASE_SIZED_H
 

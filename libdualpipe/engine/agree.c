@@ -16,8 +16,9 @@
 
 /* What a rank says at open. */
 typedef struct statement {
-    uint64_t serial; /* pipelines that its process has opened: names that no other pipeline of the job has had */
-    int32_t trace;   /* DUALPIPE_TRACE is set */
+    /* pipelines that its process has opened: names that no other pipeline of the job has had */
+    uint64_t serial;
+    int32_t trace;                 /* DUALPIPE_TRACE is set */
     char settings[SETTINGS_BYTES]; /* lines of name=value */
 } statement_t;
 
@@ -104,7 +105,8 @@ typedef struct shape {
     uint64_t layout;
 } shape_t;
 
-/* Where the parameters lie, and which are summed over whom. Names may differ: experts are numbered over all ranks. */
+/* Where the parameters lie, and which are summed over whom. Names may differ: experts are numbered
+ * over all ranks. */
 static uint64_t digest_params(const dp__stage_info_t *info)
 {
     uint64_t h = DP__HASH_BEGIN;
@@ -139,7 +141,8 @@ static dp_status_t compare_shapes(const dp_pipeline_t *p, const shape_t *mine, i
     return DP_OK;
 }
 
-/* Parts are counted along the path: the parts of a model are the same whatever the number of its stages. */
+/* Parts are counted along the path: the parts of a model are the same whatever the number of its
+ * stages. */
 static void number_parts(dp_pipeline_t *p, const shape_t *all, size_t n)
 {
     const int32_t stages = dp_schedule_stages(p->schedule);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * align.c: the rows of all ranks in one timeline, on rank 0's clock. A rank sends its spans on its own clock, and what
- * its host knows of rank 0's; ranks of one host know that together. */
+ * align.c: the rows of all ranks in one timeline, on rank 0's clock. A rank sends its spans on its
+ * own clock, and what its host knows of rank 0's; ranks of one host know that together. */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "group/clock.h"

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * backend.c: which comm plugins a pipeline uses: one, two that are joined ("shm+ofi": within a host, and between
- * hosts), or what fits the job ("auto"). */
+ * backend.c: which comm plugins a pipeline uses: one, two that are joined ("shm+ofi": within a
+ * host, and between hosts), or what fits the job ("auto"). */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -129,16 +129,17 @@ static dp_status_t find_two(const char *near, const char *far, dp__backend_t *ba
 
 enum { USABLE = 1, REACHES_HOSTS = 2 };
 
-/* Transports that this rank may choose, and what each rank said of its own. All ranks go through those of rank 0 in its
- * order, so that nobody maps what a better one makes unnecessary. */
+/* Transports that this rank may choose, and what each rank said of its own. All ranks go through
+ * those of rank 0 in its order, so that nobody maps what a better one makes unnecessary. */
 typedef struct search {
     dp_pipeline_t *p;
     dp__candidate_t own[DP__CANDIDATES];
     int nown;
     uint64_t (*names)[DP__CANDIDATES]; /* [ranks] hashes; 0: none */
     uint32_t *answers;                 /* [ranks] USABLE, REACHES_HOSTS */
-    int32_t lacks;                     /* the first rank that could not take what rank 0 can; ranks: none */
-    const char *near, *far;            /* of own: what was found; NULL: none yet */
+    /* the first rank that could not take what rank 0 can; ranks: none */
+    int32_t lacks;
+    const char *near, *far; /* of own: what was found; NULL: none yet */
 } search_t;
 
 static dp_status_t gather_candidates(search_t *search)

@@ -227,7 +227,8 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     return status < 0 ? status : dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
 }
 
-/* What backwards have beside the activation slots: one memory for each that is alive, of any chunk. */
+/* What backwards have beside the activation slots: one memory for each that is alive, of any
+ * chunk. */
 static dp_status_t allocate_backward_buffers(dp_pipeline_t *p)
 {
     const int32_t n = p->plans.training.commands.backward_buffers;

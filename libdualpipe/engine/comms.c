@@ -87,7 +87,8 @@ static dp_status_t open_sums(dp_pipeline_t *p, const dp__comms_t *comms, const c
     return status;
 }
 
-/* Groups in one fixed order on every rank; each open waits for its members, and no two orders can cross. */
+/* Groups in one fixed order on every rank; each open waits for its members, and no two orders can
+ * cross. */
 static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *m)
 {
     const dp__grid_t *g = &p->grid;

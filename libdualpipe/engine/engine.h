@@ -92,7 +92,8 @@ struct dp_pipeline {
     int32_t max_segments;
     int built;                        /* the trainer was asked for a stage */
     char *work[DP__KINDS][DP__WORKS]; /* memory of passes */
-    char **backward_buffers;          /* [nbackward_buffers] of backwards, each as large as the largest stage's */
+    /* [nbackward_buffers] of backwards, each as large as the largest stage's */
+    char **backward_buffers;
     int32_t nbackward_buffers;
     dp__lanes_t lanes;
     dp__plans_t plans;
@@ -107,22 +108,24 @@ struct dp_pipeline {
     dp__recovery_t recovery;
     dp__states_t states;
     dp__ties_t ties;
-    bool gathering;       /* parameters may still be on their way */
-    bool ungathered;      /* shards: nobody has said since the latest training step that they may go to the others */
+    bool gathering; /* parameters may still be on their way */
+    /* shards: nobody has said since the latest training step that they may go to the others */
+    bool ungathered;
     dp__saving_t *saving; /* NULL: nothing is saved */
     dp__run_t run;
 };
 
-/* open.c: all that is opened in an epoch of the group, and its end, after which it can be opened again: device, stages,
- * parameters and gradients stay. Collective. */
+/* open.c: all that is opened in an epoch of the group, and its end, after which it can be opened
+ * again: device, stages, parameters and gradients stay. Collective. */
 dp_status_t dp__pipeline_set_up(dp_pipeline_t *p);
 void dp__pipeline_suspend(dp_pipeline_t *p);
 
-/* check.c: refuses NULL, a call from a segment or from a child of fork, and a pipeline that has failed. */
+/* check.c: refuses NULL, a call from a segment or from a child of fork, and a pipeline that has
+ * failed. */
 dp_status_t dp__pipeline_check(const dp_pipeline_t *p, const char *call);
 
-/* fault.c: gives the job its first cause, or takes over the one it has. The message names rank, step and operation, or
-   `what`. */
+/* fault.c: gives the job its first cause, or takes over the one it has. The message names rank,
+ * step and operation, or `what`. */
 dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *what);
 /* After a failure: returns when no lane uses anything any more, keeping the message. */
 void dp__engine_settle(dp_pipeline_t *p);

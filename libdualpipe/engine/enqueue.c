@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * enqueue.c: the commands of a plan put on the streams. Nothing here waits; program/commands.h says which order and
- * which events there are. */
+ * enqueue.c: the commands of a plan put on the streams. Nothing here waits; program/commands.h says
+ * which order and which events there are. */
 #include "base/do.h"
 #include "engine/engine.h"
 #include "engine/guard.h"
@@ -239,8 +239,8 @@ static dp_status_t put_reduce(const putting_t *x)
     return p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
 }
 
-/* Of a micro-batch that this step does not have nothing is computed or sent. Waits and records of its
- * passes stay: others that use the same memory are ordered through them. */
+/* Of a micro-batch that this step does not have nothing is computed or sent. Waits and records of
+ * its passes stay: others that use the same memory are ordered through them. */
 static bool is_absent(const putting_t *x)
 {
     const uint8_t kind = x->command->kind;
@@ -295,7 +295,8 @@ static dp_status_t zero(dp_pipeline_t *p, const dp_step_t *step)
     return p->device_vt->stream_wait(p->lanes.stream[DP_LANE_ALL_TO_ALL], p->lanes.mark[DP_LANE_COMPUTE]);
 }
 
-/* Losses are made where a path ends, auxiliary losses where a part is; everywhere else they are zero. */
+/* Losses are made where a path ends, auxiliary losses where a part is; everywhere else they are
+ * zero. */
 static dp_status_t share_losses(dp_pipeline_t *p)
 {
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fault.c: a failure of this rank: what it was doing, telling the job, and bringing the lanes to rest. */
+ * fault.c: a failure of this rank: what it was doing, telling the job, and bringing the lanes to
+ * rest. */
 #include "engine/engine.h"
 #include "group/describe.h"
 
@@ -11,8 +12,8 @@ static int stopped(const dp_pipeline_t *p, int32_t span)
     return p->trace.records[span].start_ns != 0 && p->trace.records[span].end_ns == 0;
 }
 
-/* What a failed stream began and did not end: its span, -1 when it failed between two. Only records that this stream
- * writes are looked at: the others may still be running. */
+/* What a failed stream began and did not end: its span, -1 when it failed between two. Only records
+ * that this stream writes are looked at: the others may still be running. */
 static int32_t stopped_on(const dp_pipeline_t *p, int32_t stream)
 {
     const dp__plan_t *plan = p->run.plan;
@@ -27,7 +28,8 @@ static int32_t stopped_on(const dp_pipeline_t *p, int32_t stream)
     return -1;
 }
 
-/* The span of what failed on a lane. A failed lane skips what it was given, which takes a moment. */
+/* The span of what failed on a lane. A failed lane skips what it was given, which takes a
+ * moment. */
 static int32_t failed_operation(const dp_pipeline_t *p)
 {
     static const int64_t patience_ns[] = {0, 50000000};

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * finite.c: dp_pipeline_options_t.check_finite: behind each part of a pass, on its stream, a look at what it made. The
- * first NaN or overflow stops the stream there, before another rank can get it: what fails is where it began. */
+ * finite.c: dp_pipeline_options_t.check_finite: behind each part of a pass, on its stream, a look
+ * at what it made. The first NaN or overflow stops the stream there, before another rank can get
+ * it: what fails is where it began. */
 #include "engine/engine.h"
 #include "stage/stage.h"
 
@@ -30,7 +31,8 @@ dp_status_t dp__finite_open(dp_pipeline_t *p)
     return DP_OK;
 }
 
-/* All bits of the exponent set: NaN or infinite. Sums of these masks let the compiler look at many at once. */
+/* All bits of the exponent set: NaN or infinite. Sums of these masks let the compiler look at many
+ * at once. */
 static bool all_finite(dp_dtype_t dtype, const void *data, size_t count)
 {
     uint32_t bad = 0;
@@ -51,7 +53,8 @@ static bool all_finite(dp_dtype_t dtype, const void *data, size_t count)
     }
 }
 
-/* The first parameter with such a value in `data`, which has room for all of the part; its name, NULL: none. */
+/* The first parameter with such a value in `data`, which has room for all of the part; its name,
+ * NULL: none. */
 static const char *find_param(const look_t *look, dp_dtype_t dtype, const void *data)
 {
     for (uint32_t k = 0; data != NULL && k < look->part->sizes.nparams; k++) {

@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: a step captured once and replayed: the calling thread then puts one launch on the device instead of
- * thousands of operations. The first step runs as always and finds everything that only shows at first use; then the
- * first step of a kind (training, by its round, forward only) is captured; it and all others are replays, until the
- * trainer lends other memory or another loss scale. */
+ * graph.c: a step captured once and replayed: the calling thread then puts one launch on the device
+ * instead of thousands of operations. The first step runs as always and finds everything that only
+ * shows at first use; then the first step of a kind (training, by its round, forward only) is
+ * captured; it and all others are replays, until the trainer lends other memory or another loss
+ * scale. */
 #include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"

@@ -1,11 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * guard.c: DUALPIPE_GUARD=1: every call of a segment on its own, with memory that tells what the call did to it.
+ * guard.c: DUALPIPE_GUARD=1: every call of a segment on its own, with memory that tells what the
+ * call did to it.
  *
- * The lane is brought to rest before and after a call, so that the calling thread can look at all memory. Functions
- * that enqueue are called with a gate closed on their stream: nothing they put there runs yet, and what changes
- * nevertheless they did themselves. In the order of a program's list every call can end before the next begins (verify
- * has proved more), so waiting for each leads to no circle. */
+ * The lane is brought to rest before and after a call, so that the calling thread can look at all
+ * memory. Functions that enqueue are called with a gate closed on their stream: nothing they put
+ * there runs yet, and what changes nevertheless they did themselves. In the order of a program's
+ * list every call can end before the next begins (verify has proved more), so waiting for each
+ * leads to no circle. */
 #include "engine/guard.h"
 
 #include "base/do.h"

@@ -10,14 +10,16 @@
 #include <dualpipe/pipeline.h>
 #include <stdbool.h>
 
-/* shards.c: neighbouring parameters that are summed over the same ranks, and updated by all or each by one of them. */
+/* shards.c: neighbouring parameters that are summed over the same ranks, and updated by all or each
+ * by one of them. */
 typedef struct dp__stretch {
     size_t first, count;     /* elements of the stage's */
     uint32_t param, nparams; /* in the stage's list */
-    bool sharded, tied;      /* experts; shared with another stage, so that ties.c sums it over the data group */
-    bool cut;                /* over both mirrors and the data group */
-    /* if so, bounds as in comm.h: of both mirrors, and of the data group in our half; in elements, and in bytes of
-     * parameters */
+    /* experts; shared with another stage, so that ties.c sums it over the data group */
+    bool sharded, tied;
+    bool cut; /* over both mirrors and the data group */
+    /* if so, bounds as in comm.h: of both mirrors, and of the data group in our half; in elements,
+     * and in bytes of parameters */
     size_t *across, *along, *across_bytes, *along_bytes;
 } dp__stretch_t;
 
@@ -26,8 +28,9 @@ typedef struct dp__chunk {
     dp_stage_t *stage;
     int32_t first_part; /* the stage's first part, counted along the path */
     char *params;
-    char *grads[2]; /* per half of the micro-batches; NULL where this chunk has none of that half, or the
-                       second where both have one accumulator */
+    /* per half of the micro-batches; NULL where this chunk has none of that half, or the second
+     * where both have one accumulator */
+    char *grads[2];
     size_t param_bytes, grad_bytes;
     char *saved; /* activation slots, one after the other */
     int32_t nslots;
@@ -79,7 +82,8 @@ dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, c
 dp_status_t dp__shared_memory(dp_pipeline_t *p, size_t bytes, size_t *account, double **memory_out);
 void dp__shared_release(dp_pipeline_t *p, double *memory);
 
-/* lengths.c. take: what a step says, before any of it is enqueued. set: what a call says of its micro-batch. */
+/* lengths.c. take: what a step says, before any of it is enqueued. set: what a call says of its
+ * micro-batch. */
 dp_status_t dp__lengths_check(const dp_pipeline_options_t *o);
 dp_status_t dp__lengths_open(dp_pipeline_t *p);
 void dp__lengths_close(dp_pipeline_t *p);

@@ -20,7 +20,8 @@ typedef struct dp__backend {
     char near[DP__NAME_BYTES], far[DP__NAME_BYTES];
 } dp__backend_t;
 
-/* What gradients are summed over: both mirrors; the data groups of all that is no expert, and of experts. */
+/* What gradients are summed over: both mirrors; the data groups of all that is no expert, and of
+ * experts. */
 typedef struct dp__sum_comms {
     dp_comm_t *mirror, *dense, *expert_data;
 } dp__sum_comms_t;
@@ -30,7 +31,8 @@ typedef struct dp__comms {
     const dp_comm_vt_t *vt;
     dp_comm_t *pipeline, *expert, *world;
     dp__sum_comms_t sums;
-    dp__sum_comms_t gathers;  /* the same groups, where steps are graphs, whose instances replays alone may use */
+    /* the same groups, where steps are graphs, whose instances replays alone may use */
+    dp__sum_comms_t gathers;
     dp_comm_t *tie[DP__TIES]; /* between the ranks that hold its two ends */
 } dp__comms_t;
 
@@ -67,21 +69,24 @@ typedef struct dp__events {
     dp_event_t **at;
 } dp__events_t;
 
-/* backend.c. name: what was asked for, NULL as well, in full: "comm_shm", "comm_shm+comm_ofi", "auto". find is
-   collective; its errors are those of this rank. */
+/* backend.c. name: what was asked for, NULL as well, in full: "comm_shm", "comm_shm+comm_ofi",
+ * "auto". find is collective; its errors are those of this rank. */
 dp_status_t dp__backend_name(const char *comm, char name[DP__NAME_BYTES]);
 dp_status_t dp__backend_find(dp_pipeline_t *p, const char *name, dp__backend_t *backend);
 void dp__backend_log(const dp_pipeline_t *p);
 
 /* comms.c */
-/* What was opened before a failure stays in *comms: closing it meets the other ranks, so the job must know first. */
+/* What was opened before a failure stays in *comms: closing it meets the other ranks, so the job
+ * must know first. */
 dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms);
-int dp__comms_bundle(const dp__comms_t *comms);                        /* its transfers complete in bundles */
-dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms); /* once ties.c has made its table */
+/* its transfers complete in bundles */
+int dp__comms_bundle(const dp__comms_t *comms);
+/* once ties.c has made its table */
+dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms);
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
 void dp__comms_close(dp__comms_t *comms);
-/* Lists our channels; connect opens our ends of them; then plans can be built, and buffers_open gives them memory and
- * events. */
+/* Lists our channels; connect opens our ends of them; then plans can be built, and buffers_open
+ * gives them memory and events. */
 dp_status_t dp__links_list(dp_pipeline_t *p);
 dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms);
 dp_status_t dp__buffers_open(dp_pipeline_t *p);
@@ -92,11 +97,12 @@ dp_status_t dp__transfer_streams_open(dp_pipeline_t *p);
 /* All streams of this rank: lanes, then transfer streams. NULL beyond the last one. */
 int32_t dp__stream_count(const dp_pipeline_t *p);
 dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i);
-/* Waits for a stream as long as the job is healthy; streams themselves give up on peers that hang. */
+/* Waits for a stream as long as the job is healthy; streams themselves give up on peers that
+ * hang. */
 dp_status_t dp__stream_finish(dp_pipeline_t *p, dp_stream_t *s);
 
-/* name.c. named: `name`, which NULL leaves to DUALPIPE_PLUGINS; "": nobody names one. full: "shm" ->
- * "comm_shm"; names with their kind, and paths, stay; where nobody names one, `fallback`. */
+/* name.c. named: `name`, which NULL leaves to DUALPIPE_PLUGINS; "": nobody names one. full: "shm"
+ * -> "comm_shm"; names with their kind, and paths, stay; where nobody names one, `fallback`. */
 dp_status_t dp__plugin_named(const char *kind, const char *name, char text[DP__NAME_BYTES]);
 dp_status_t dp__full_name(const char *kind, const char *name, const char *fallback, char text[DP__NAME_BYTES]);
 

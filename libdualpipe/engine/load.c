@@ -46,7 +46,8 @@ static dp_status_t put_bytes(void *user, size_t at, const void *data, size_t byt
     return status < 0 ? status : l->p->device_vt->synchronize(s, -1);
 }
 
-/* The name without a shard's bounds, and these: of what is kept, or of a tensor of the checkpoint. */
+/* The name without a shard's bounds, and these: of what is kept, or of a tensor of the
+ * checkpoint. */
 static bool split_name(const char *name, size_t *length_out, size_t *first_out, size_t *end_out)
 {
     const char *bracket = strrchr(name, '[');
@@ -67,8 +68,8 @@ static size_t common(const dp__kept_t *kept, size_t first, size_t end)
     return begin < stop ? stop - begin : 0;
 }
 
-/* Out of the shards that other ranks have saved, which lie one behind the other by name. *count_out: elements found;
- * where `take` is false they are counted alone. */
+/* Out of the shards that other ranks have saved, which lie one behind the other by name.
+ * *count_out: elements found; where `take` is false they are counted alone. */
 static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bool take, size_t *count_out)
 {
     const dp__place_t *places = l->checkpoint->places;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * meter.c: how long the thread of a lane had a core while a segment ran. Where ranks share cores, the stamps of a span
- * hold the time of others. */
+ * meter.c: how long the thread of a lane had a core while a segment ran. Where ranks share cores,
+ * the stamps of a span hold the time of others. */
 #include "base/clock.h"
 #include "engine/engine.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_block.c: the plugins' instances that the MoE layers of a rank share, opened by name and closed in order. */
+ * moe_block.c: the plugins' instances that the MoE layers of a rank share, opened by name and
+ * closed in order. */
 #include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * move.c: the state of one rank sent to another, in pieces over a channel that is opened for it and closed again. Both
- * walk through the same list: stages in the order of the path, what belongs to the pipeline and the job last. */
+ * move.c: the state of one rank sent to another, in pieces over a channel that is opened for it and
+ * closed again. Both walk through the same list: stages in the order of the path, what belongs to
+ * the pipeline and the job last. */
 #include "engine/engine.h"
 #include "group/reform.h"
 
@@ -129,7 +130,8 @@ dp_status_t dp__move_state(dp_pipeline_t *p, int32_t from, int32_t to, unsigned 
     if (status >= 0)
         status = dp__stream_finish(p, r.stream);
     if (status < 0) {
-        status = dp__engine_fail(p, status, "moving the state of a rank"); /* closing meets the other rank */
+        /* closing meets the other rank */
+        status = dp__engine_fail(p, status, "moving the state of a rank");
         dp__engine_settle(p);
     }
     r.vt->close(r.comm);

@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * norm.c: the norm of the whole model's gradient. The squares of a piece of a parameter are added in the order of its
- * elements; the sums of pieces are added without rounding, so that it does not matter which rank has which. */
+ * norm.c: the norm of the whole model's gradient. The squares of a piece of a parameter are added
+ * in the order of its elements; the sums of pieces are added without rounding, so that it does not
+ * matter which rank has which. */
 #include "engine/engine.h"
 
 #include <math.h>
 #include <stdbool.h>
 
-/* Doubles of any size add up exactly in digits of 32 bits, the least first: digit i counts 2^(32 i - 1074). */
+/* Doubles of any size add up exactly in digits of 32 bits, the least first: digit i counts 2^(32 i
+ * - 1074). */
 enum { DIGIT_BITS = 32, DIGITS = 70, LEAST = -1074 };
 
 typedef struct exact {
@@ -34,7 +36,8 @@ static void add_square(exact_t *sum, double value)
         sum->finite = false;
         return;
     }
-    bits = (unsigned __int128)ldexp(frexp(value, &exponent), 53); /* value = bits * 2^(exponent - 53) */
+    /* value = bits * 2^(exponent - 53) */
+    bits = (unsigned __int128)ldexp(frexp(value, &exponent), 53);
     at = exponent - 53 - LEAST;
     if (at < 0) {
         bits >>= -at; /* of numbers below the normal ones these bits are zero */
@@ -76,8 +79,8 @@ static double squares(const void *values, size_t count, dp_dtype_t dtype)
     return sum;
 }
 
-/* Adds the squares of a shard, whose pieces are those of its parameter. Memory that the host does not reach is copied
- * a few pieces at a time. */
+/* Adds the squares of a shard, whose pieces are those of its parameter. Memory that the host does
+ * not reach is copied a few pieces at a time. */
 static dp_status_t add_squares(dp_pipeline_t *p, const char *grads, size_t count, exact_t *sum)
 {
     const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);

@@ -16,7 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define GUARDED_QUEUE    4096 /* a call puts all its work on the stream before the first of it runs */
+/* a call puts all its work on the stream before the first of it runs */
+#define GUARDED_QUEUE    4096
 #define INLINE_BYTES     16384
 #define MOST_TRACE_STEPS 65536
 
@@ -107,7 +108,8 @@ static dp_status_t open_device(dp_pipeline_t *p)
     if (p->device != NULL)
         return DP_OK; /* since an epoch before */
     if (p->options.device_config != NULL)
-        (void)dp_sized_take(&config, sizeof(config), p->options.device_config); /* found in order before */
+        /* found in order before */
+        (void)dp_sized_take(&config, sizeof(config), p->options.device_config);
     if (dp__guard_wanted() && config.queue_length > 0 && config.queue_length < GUARDED_QUEUE)
         config.queue_length = GUARDED_QUEUE;
     p->options.device_config = NULL; /* the trainer's again when open returns */
@@ -192,33 +194,15 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
 {
     static dp_status_t (*const steps[])(dp_pipeline_t *) = {
         /* clang-format off: one thing after the other */
-        dp__agree_on_settings,
-        find_device,
-        find_comm,
-        dp__schedule_make,
-        open_device,
-        open_lanes,
-        dp__guard_open,
-        dp__finite_open,
-        dp__meter_open,
-        place_chunks,
-        open_comms,
-        dp__programs_make,
-        dp__chunks_build,
-        dp__names_collect,
-        dp__agree_on_stages,
-        dp__ties_find,
-        dp__shards_make,
-        dp__transfer_streams_open,
-        dp__links_list,
-        connect_comms,
-        dp__plans_build,
-        dp__buffers_open,
-        dp__chunks_allocate,
-        dp__sums_open,
-        dp__lengths_open,
-        dp__records_open,
-        dp__graphs_open,
+        dp__agree_on_settings, find_device,         find_comm,
+        dp__schedule_make,     open_device,         open_lanes,
+        dp__guard_open,        dp__finite_open,     dp__meter_open,
+        place_chunks,          open_comms,          dp__programs_make,
+        dp__chunks_build,      dp__names_collect,   dp__agree_on_stages,
+        dp__ties_find,         dp__shards_make,     dp__transfer_streams_open,
+        dp__links_list,        connect_comms,       dp__plans_build,
+        dp__buffers_open,      dp__chunks_allocate, dp__sums_open,
+        dp__lengths_open,      dp__records_open,    dp__graphs_open,
         settle_opening,
         /* clang-format on */
     };
@@ -310,7 +294,8 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
     p = dp__calloc(1, sizeof(*p));
     if (p == NULL) {
         status = dp_fail(DP_ERR_NOMEM, "opening the pipeline: no memory for its record");
-        dp_group_abort(options->group, status, dp_last_error()); /* the others are on their way here */
+        /* the others are on their way here */
+        dp_group_abort(options->group, status, dp_last_error());
         return status;
     }
     p->options = own;

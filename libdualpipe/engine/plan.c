@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * plan.c: this rank's commands with links, micro-batches of the step and span records, so that a step looks nothing
- * up. */
+ * plan.c: this rank's commands with links, micro-batches of the step and span records, so that a
+ * step looks nothing up. */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "timeline/pair.h"
@@ -38,10 +38,12 @@ static int32_t microbatch_of(const builder_t *b, int32_t chunk, int32_t microbat
     return dp_schedule_step_microbatch(b->p->schedule, b->p->chunks[chunk].place.path, microbatch);
 }
 
-/* Bits are the same for all schedules that finish weight gradients in micro-batch order. Others are legal, and said. */
+/* Bits are the same for all schedules that finish weight gradients in micro-batch order. Others are
+ * legal, and said. */
 static dp_status_t watch_order(const builder_t *b)
 {
-    int32_t first[DP_MAX_CHUNKS + 1] = {0}, *latest; /* of each segment: beside each other, passes take them in turn */
+    /* of each segment: beside each other, passes take them in turn */
+    int32_t first[DP_MAX_CHUNKS + 1] = {0}, *latest;
 
     for (int32_t c = 0; c < b->p->nchunks; c++)
         first[c + 1] = first[c] + b->p->chunks[c].stage->nsegments;
@@ -71,7 +73,8 @@ static dp_status_t watch_order(const builder_t *b)
     return DP_OK;
 }
 
-/* The link of a channel of `program`, which may be the forward-only one with channels of its own numbering. */
+/* The link of a channel of `program`, which may be the forward-only one with channels of its own
+ * numbering. */
 static int32_t find_link(const dp_pipeline_t *p, const dp_channel_t *wanted)
 {
     for (int32_t l = 0; l < p->links.n; l++) {

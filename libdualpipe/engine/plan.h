@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * plan.h: this rank's commands with links, memory and span records; a step of them, enqueued or captured. */
+ * plan.h: this rank's commands with links, memory and span records; a step of them, enqueued or
+ * captured. */
 #ifndef DP_ENGINE_PLAN_H
 #define DP_ENGINE_PLAN_H
 
@@ -21,9 +22,12 @@ typedef struct dp__plan {
     const dp_program_t *program;
     dp__commands_t commands;
     dp__pass_t *passes; /* [commands.npasses] */
-    int32_t *span; /* [commands.count] record of a command, -1: none. A bundle's transfers have one each, in a row */
+    /* [commands.count] record of a command, -1: none. A bundle's transfers have one each, in a row
+     * */
+    int32_t *span;
     int32_t nspans;
-    dp_span_t *spans;  /* templates: all but step and times. The step, then gathers of chunks, if any, then commands */
+    /* templates: all but step and times. The step, then gathers of chunks, if any, then commands */
+    dp_span_t *spans;
     int32_t *messages; /* [nlinks] per step */
     int32_t *link;     /* [nchannels] of this program, -1: not ours */
 } dp__plan_t;
@@ -37,8 +41,8 @@ typedef struct dp__graph {
     uint64_t revision; /* of all stages */
 } dp__graph_t;
 
-/* programs.c: what is run, and the same in this rank's own terms. A backend that completes transfers in bundles runs
- * other lists of a schedule than one that is one-sided. */
+/* programs.c: what is run, and the same in this rank's own terms. A backend that completes
+ * transfers in bundles runs other lists of a schedule than one that is one-sided. */
 typedef struct dp__programs {
     dp_schedule_t *own_schedule, *forward_schedule;
     dp_program_t *training, *forward; /* forward: NULL when the schedule is forward-only itself */
@@ -76,7 +80,8 @@ static inline bool dp__last_round(const dp_step_t *step)
     return step->round + 1 == step->rounds;
 }
 
-/* graph.c; nothing without options.graph. forget: what was captured is of no use any more, every stream is idle. */
+/* graph.c; nothing without options.graph. forget: what was captured is of no use any more, every
+ * stream is idle. */
 dp_status_t dp__graphs_open(dp_pipeline_t *p);
 void dp__graphs_forget(dp_pipeline_t *p);
 void dp__graphs_close(dp_pipeline_t *p);

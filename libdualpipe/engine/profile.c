@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * profile.c: operations in ranges of a profiler, and the times of their kernels in the place of those of their
- * turns. */
+ * profile.c: operations in ranges of a profiler, and the times of their kernels in the place of
+ * those of their turns. */
 #include "base/memory.h"
 #include "engine/engine.h"
 
@@ -11,7 +11,8 @@
 
 #define AT_A_TIME 512
 
-/* An operation's number: the step's lower 24 bits, then the span, which is never 0 (that is the step). */
+/* An operation's number: the step's lower 24 bits, then the span, which is never 0 (that is the
+ * step). */
 static uint64_t operation_of(uint32_t step, int32_t span)
 {
     return (uint64_t)(step & 0xffffff) << 24 | (uint32_t)span;
@@ -58,7 +59,8 @@ void dp__profile_end(dp_pipeline_t *p)
         p->profiler.vt->end(p->profiler.instance);
 }
 
-/* The kept span that an activity belongs to; NULL: its step is not kept any more. `seen` has a byte for each. */
+/* The kept span that an activity belongs to; NULL: its step is not kept any more. `seen` has a byte
+ * for each. */
 static dp_span_t *kept_span(dp_pipeline_t *p, uint64_t operation, unsigned char *seen, int *first_out)
 {
     uint32_t step = (uint32_t)(operation >> 24), span = (uint32_t)operation & 0xffffff;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * programs.c: the schedule of a pipeline, and the programs that it runs: for training and for forward only. */
+ * programs.c: the schedule of a pipeline, and the programs that it runs: for training and for
+ * forward only. */
 #include "engine/engine.h"
 
 #include <string.h>

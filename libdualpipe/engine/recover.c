@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * recover.c: the same pipeline after a death. Which step counts is decided by what the ranks hold when they come
- * together again; whoever does not hold that gets it from a rank that does. */
+ * recover.c: the same pipeline after a death. Which step counts is decided by what the ranks hold
+ * when they come together again; whoever does not hold that gets it from a rank that does. */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -24,7 +24,8 @@ typedef struct statement {
 
 /* ---- coming together ---- */
 
-/* Streams of devices with memory of their own belong to the trainer as well: there the first death is the end. */
+/* Streams of devices with memory of their own belong to the trainer as well: there the first death
+ * is the end. */
 static bool can_go_on(const dp_pipeline_t *p)
 {
     return p->host_memory && dp__group_survives(p->group);
@@ -94,8 +95,8 @@ static int32_t world_rank(const dp__grid_t *g, int32_t pipeline_rank, int32_t ex
     return (data_rank * g->ep + expert_rank) * g->pp + pipeline_rank;
 }
 
-/* A rank with the same stages and experts as rank `of` that holds the state: its mirror first, then those of other data
- * groups; -1: none. */
+/* A rank with the same stages and experts as rank `of` that holds the state: its mirror first, then
+ * those of other data groups; -1: none. */
 static int32_t holder_of_stages(const dp_pipeline_t *p, const statement_t *all, int32_t of, uint32_t holds)
 {
     const dp__grid_t *g = &p->grid;

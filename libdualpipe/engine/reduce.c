@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in rank order,
- * then what the parts of the stage do themselves (replicas of experts). Shared parameters go on in ties.c, shards are
- * in shards.c. */
+ * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in
+ * rank order, then what the parts of the stage do themselves (replicas of experts). Shared
+ * parameters go on in ties.c, shards are in shards.c. */
 #include "engine/engine.h"
 
 char *dp__summed_grads(const dp__chunk_t *chunk)
@@ -18,8 +18,9 @@ static dp_comm_t *data_group(const dp_pipeline_t *p, const dp_param_t *param)
     return param->sharded ? p->comms.sums.expert_data : p->comms.sums.dense;
 }
 
-/* Sums every run of neighbouring parameters that have one group: experts over their shards, the rest over all
-   replicas. Where a part lists its parameters in another order than they lie, others may lie in between: one by one. */
+/* Sums every run of neighbouring parameters that have one group: experts over their shards, the
+ * rest over all replicas. Where a part lists its parameters in another order than they lie, others
+ * may lie in between: one by one. */
 static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
 {
     const dp_param_t *param = chunk->stage->info.param_list;

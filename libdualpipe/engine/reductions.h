@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reductions.h: what is summed over ranks: gradients, whole or in shards, shared parameters, losses. */
+ * reductions.h: what is summed over ranks: gradients, whole or in shards, shared parameters,
+ * losses. */
 #ifndef DP_ENGINE_REDUCTIONS_H
 #define DP_ENGINE_REDUCTIONS_H
 
@@ -15,11 +16,12 @@ bool dp__first_replica(const int32_t *placement, int32_t replica);
 
 /* sums.c */
 typedef struct dp__sums {
-    /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2 halves]; a micro-batch,
-     * and half of a part's, is made on one rank, everywhere else it is zero: sums over the pipeline are exact. staging:
-     * for dp_pipeline_sum. */
+    /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2
+     * halves]; a micro-batch, and half of a part's, is made on one rank, everywhere else it is
+     * zero: sums over the pipeline are exact. staging: for dp_pipeline_sum. */
     double *losses, *staging;
-    double *losses_there, *staging_there; /* where sums are made: the same, or their twins in device memory */
+    /* where sums are made: the same, or their twins in device memory */
+    double *losses_there, *staging_there;
 } dp__sums_t;
 
 /* ties.c: one parameter in two places, its ends, in the order of the path. */
@@ -31,8 +33,9 @@ typedef struct dp__tie {
     int32_t stage[2];
     size_t offset[2]; /* elements, within the stage */
     int32_t chunk[2]; /* of this rank, -1: another's */
-    int32_t rank[2];  /* between which pipeline ranks we sum: the same for both when we have both, -1 when none */
-    int32_t span;     /* of the sum, in the plan for training */
+    /* between which pipeline ranks we sum: the same for both when we have both, -1 when none */
+    int32_t rank[2];
+    int32_t span; /* of the sum, in the plan for training */
 } dp__tie_t;
 
 typedef struct dp__ties {
@@ -61,8 +64,9 @@ dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__chunk_t *chunk, char *gra
 dp_status_t dp__gather_wait(dp_pipeline_t *p, dp__chunk_t *chunk, int lane);
 dp_status_t dp__gather_finish(dp_pipeline_t *p);
 
-/* ties.c; nothing where no parameters are shared. find: makes the table and opens what sums need; check: before the
-   first step, whether both ends begin alike; both collective. put: the sums, behind all else on the reduce lane. */
+/* ties.c; nothing where no parameters are shared. find: makes the table and opens what sums need;
+ * check: before the first step, whether both ends begin alike; both collective. put: the sums,
+ * behind all else on the reduce lane. */
 dp_status_t dp__ties_find(dp_pipeline_t *p);
 dp_status_t dp__ties_check(dp_pipeline_t *p);
 dp_status_t dp__ties_put(dp_pipeline_t *p);

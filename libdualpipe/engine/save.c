@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * save.c: checkpoints written by a thread beside the steps. Each rank's thread writes its file; that of rank 0 waits
- * for the files of all and publishes them. The ranks tell each other how it went when they meet at the next save. */
+ * save.c: checkpoints written by a thread beside the steps. Each rank's thread writes its file;
+ * that of rank 0 waits for the files of all and publishes them. The ranks tell each other how it
+ * went when they meet at the next save. */
 #include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
@@ -87,7 +88,8 @@ static void *write_all(void *user)
 
 /* ---- what all ranks know ---- */
 
-/* Of rank 0, when some file will never come: its thread ends its waiting, and what has come goes. */
+/* Of rank 0, when some file will never come: its thread ends its waiting, and what has come
+ * goes. */
 static void give_up(dp__saving_t *s)
 {
     __atomic_store_n(&s->give_up, 1, __ATOMIC_RELEASE);
@@ -108,7 +110,8 @@ static int32_t find_failed(const statement_t *all, int32_t n)
     return failed;
 }
 
-/* Collective. *busy_out: some rank is still at it. Otherwise s->status and why are the same on all ranks. */
+/* Collective. *busy_out: some rank is still at it. Otherwise s->status and why are the same on all
+ * ranks. */
 static dp_status_t settle(dp_pipeline_t *p, bool *busy_out)
 {
     dp__saving_t *s = p->saving;
@@ -140,7 +143,8 @@ static dp_status_t settle(dp_pipeline_t *p, bool *busy_out)
         s->status = failed >= 0 ? all[failed].status : DP_OK;
         snprintf(s->why, sizeof(s->why), "rank %d: %s", failed, failed >= 0 ? all[failed].why : "");
         if (failed >= 0)
-            status = dp_group_barrier(p->group); /* nobody begins again before rank 0 has tidied up */
+            /* nobody begins again before rank 0 has tidied up */
+            status = dp_group_barrier(p->group);
         if (failed >= 0 && s->rank == 0)
             dp_log(DP_LOG_WARN, "checkpoint", "step %" PRIu64 " was not saved: %s", s->step, s->why);
     }

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * saving.h: what the files that save and load share: the tensors of a rank, a snapshot of those that it saves. */
+ * saving.h: what the files that save and load share: the tensors of a rank, a snapshot of those
+ * that it saves. */
 #ifndef DP_ENGINE_SAVING_H
 #define DP_ENGINE_SAVING_H
 
@@ -15,7 +16,8 @@ typedef struct dp__kept {
     const char *name;
     dp_dtype_t dtype;
     size_t count;
-    size_t first, whole; /* a shard: elements from first on of a tensor of `whole`; else 0: all of it */
+    /* a shard: elements from first on of a tensor of `whole`; else 0: all of it */
+    size_t first, whole;
     char *memory;
     bool host;      /* memory of the host */
     bool parameter; /* not registered state */

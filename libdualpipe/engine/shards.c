@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * shards.c: dp_pipeline_options_t.zero: who of the ranks that hold a parameter sums its gradient and updates it, and
- * how the others get it then.
+ * shards.c: dp_pipeline_options_t.zero: who of the ranks that hold a parameter sums its gradient
+ * and updates it, and how the others get it then.
  *
- * Neighbouring parameters with the same holders are cut together, first between the two mirrors, then each half over
- * the data group: in that order they are summed without shards too, so the bits are the same. Cuts are where sums of
- * squares of a parameter are cut as well (norm.c). */
+ * Neighbouring parameters with the same holders are cut together, first between the two mirrors,
+ * then each half over the data group: in that order they are summed without shards too, so the bits
+ * are the same. Cuts are where sums of squares of a parameter are cut as well (norm.c). */
 #include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -59,8 +59,8 @@ bool dp__shard_is_cut(const dp_pipeline_t *p, const dp_part_t *part, const dp_pa
 
 /* ---- cutting ---- */
 
-/* Begins a stretch with a parameter, or adds it to the latest. Without expert groups experts have the holders of all
- * else. */
+/* Begins a stretch with a parameter, or adds it to the latest. Without expert groups experts have
+ * the holders of all else. */
 static void stretch(const dp_pipeline_t *p, dp__chunk_t *chunk, const dp_param_t *param, uint32_t index, bool cut)
 {
     const dp__stretch_t one = {.first = param->offset,
@@ -81,7 +81,8 @@ static void stretch(const dp_pipeline_t *p, dp__chunk_t *chunk, const dp_param_t
     last->nparams++;
 }
 
-/* The cut nearest to element `at` of a stretch, at the end of a piece of the parameter that it is in. */
+/* The cut nearest to element `at` of a stretch, at the end of a piece of the parameter that it is
+ * in. */
 static size_t nearest(const dp__chunk_t *chunk, const dp__stretch_t *s, size_t at)
 {
     const dp_param_t *param = &chunk->stage->param_list[s->param];
@@ -147,7 +148,8 @@ static void list_shards(const dp_pipeline_t *p, dp__chunk_t *chunk, const dp__st
     }
 }
 
-/* Without zero each parameter is a shard, and what the optimizer keeps lies as the parameters do. */
+/* Without zero each parameter is a shard, and what the optimizer keeps lies as the parameters
+ * do. */
 static void list_whole(dp__chunk_t *chunk)
 {
     for (uint32_t i = 0; i < chunk->stage->info.nparams; i++)

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * snapshot.c: a copy of what this rank saves, taken on a stream of its own while the next step runs: forward and
- * backward only read it. */
+ * snapshot.c: a copy of what this rank saves, taken on a stream of its own while the next step
+ * runs: forward and backward only read it. */
 #include "base/memory.h"
 #include "engine/saving.h"
 

@@ -19,8 +19,8 @@ int32_t dp__name_index(const dp_pipeline_t *p, const char *name)
     return -1;
 }
 
-/* The different names of this rank's segments, which belong to the trainer's segments and outlive the pipeline, and
- * that of gatherings. */
+/* The different names of this rank's segments, which belong to the trainer's segments and outlive
+ * the pipeline, and that of gatherings. */
 dp_status_t dp__names_collect(dp_pipeline_t *p)
 {
     size_t room = 2;
@@ -134,7 +134,8 @@ static dp_status_t add_spans(dp_timeline_t *timeline, int32_t rank, const uint16
     return status;
 }
 
-/* Puts our history into row `rank`, oldest step first, and behind it the gathering that no step has come after. */
+/* Puts our history into row `rank`, oldest step first, and behind it the gathering that no step has
+ * come after. */
 static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int32_t rank)
 {
     uint16_t names[256] = {0};

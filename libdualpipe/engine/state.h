@@ -14,7 +14,8 @@ static inline size_t dp__state_bytes(const dp_state_t *state)
 
 void dp__states_free(dp_pipeline_t *p);
 
-/* save.c: nothing without dp_pipeline_save_open. copied: returns when the trainer may change what is being saved. */
+/* save.c: nothing without dp_pipeline_save_open. copied: returns when the trainer may change what
+ * is being saved. */
 dp_status_t dp__save_copied(dp_pipeline_t *p);
 void dp__save_close(dp_pipeline_t *p);
 
@@ -33,8 +34,10 @@ typedef struct dp__states {
 
 typedef struct dp__saving dp__saving_t; /* saving.h */
 
-/* move.c: rank `to` gets from rank `from` of the job what `what` says. For these two ranks; others return at once. */
-enum { DP__MOVE_CHUNKS = 1, DP__MOVE_SHARED = 2 }; /* of stages, parameters among it; of pipeline and job */
+/* move.c: rank `to` gets from rank `from` of the job what `what` says. For these two ranks; others
+ * return at once. */
+/* of stages, parameters among it; of pipeline and job */
+enum { DP__MOVE_CHUNKS = 1, DP__MOVE_SHARED = 2 };
 
 dp_status_t dp__move_state(dp_pipeline_t *p, int32_t from, int32_t to, unsigned what);
 

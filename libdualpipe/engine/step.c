@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * step.c: runs one step: has it put on the lanes, waits for them, collects what the trainer gets. */
+ * step.c: runs one step: has it put on the lanes, waits for them, collects what the trainer
+ * gets. */
 #include "base/do.h"
 #include "base/hash.h"
 #include "base/sized.h"
@@ -72,7 +73,8 @@ static int32_t count_messages(const dp__plan_t *plan, int32_t link, int32_t micr
     return n;
 }
 
-/* Messages are numbered as the program counts them, so those of absent micro-batches have to be the last. */
+/* Messages are numbered as the program counts them, so those of absent micro-batches have to be the
+ * last. */
 static dp_status_t check_order(const dp_pipeline_t *p, const dp__plan_t *plan, int32_t microbatches)
 {
     for (int32_t i = 0; i < plan->commands.npasses; i++) {
@@ -155,7 +157,8 @@ void dp__step_tell_closed(dp_pipeline_t *p)
         dp__group_tell_step(p->group, &call);
 }
 
-/* A step with one rank's update and not the others' would train on, and nothing would look wrong. */
+/* A step with one rank's update and not the others' would train on, and nothing would look
+ * wrong. */
 static dp_status_t check_gathered(const dp_pipeline_t *p)
 {
     return p->ungathered

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * streams.c: all streams of a rank. Backends that complete transfers in bundles get one for each peer and direction, so
- * that a message that is late holds up only what comes from or goes to the same place. */
+ * streams.c: all streams of a rank. Backends that complete transfers in bundles get one for each
+ * peer and direction, so that a message that is late holds up only what comes from or goes to the
+ * same place. */
 #include "engine/engine.h"
 
 int32_t dp__stream_count(const dp_pipeline_t *p)
@@ -14,7 +15,8 @@ dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i)
     return i < DP_LANE_COUNT ? p->lanes.stream[i] : p->transfer_streams.stream[i - DP_LANE_COUNT];
 }
 
-/* Now and then the other streams are looked at: theirs may be the failure that this one waits for. */
+/* Now and then the other streams are looked at: theirs may be the failure that this one waits
+ * for. */
 dp_status_t dp__stream_finish(dp_pipeline_t *p, dp_stream_t *s)
 {
     for (;;) {

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * sums.c: losses and other doubles summed over ranks, in memory that both the host and the device reach. */
+ * sums.c: losses and other doubles summed over ranks, in memory that both the host and the device
+ * reach. */
 #include "base/do.h"
 #include "engine/engine.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * tensors.c: all that a rank keeps, by names that do not depend on the layout, and which of the ranks that hold the
- * same saves it. */
+ * tensors.c: all that a rank keeps, by names that do not depend on the layout, and which of the
+ * ranks that hold the same saves it. */
 #include "base/memory.h"
 #include "engine/saving.h"
 
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUFFIX = 64 }; /* ".pipeline<number>", or an expert's number instead of its replica's; "[<first>:<end>]" */
+/* ".pipeline<number>", or an expert's number instead of its replica's; "[<first>:<end>]" */
+enum { SUFFIX = 64 };
 
 /* Ranks that hold the same, and which of them we are. */
 typedef struct holders {
@@ -26,7 +27,8 @@ typedef struct listing {
 
 /* ---- names ---- */
 
-/* The name of a replica's parameter with the number of its expert in the place of that of the replica. */
+/* The name of a replica's parameter with the number of its expert in the place of that of the
+ * replica. */
 static dp_status_t name_expert(char *name, size_t room, const char *param, int32_t replica, int32_t expert)
 {
     const char *found = NULL;
@@ -69,7 +71,8 @@ static void set_holders(listing_t *l, const dp__chunk_t *chunk)
     l->sharded = (holders_t){g->dp * paths, g->d * paths + chunk->place.path, 0, 0};
 }
 
-/* All holders list the same in the same order: each saves what has its middle in the holder's share of the bytes. */
+/* All holders list the same in the same order: each saves what has its middle in the holder's share
+ * of the bytes. */
 static bool take_share(holders_t *h, size_t bytes)
 {
     const double middle = (double)h->at + (double)bytes / 2;
@@ -114,7 +117,8 @@ static size_t whole_at(const dp__chunk_t *chunk, uint32_t index)
     return shard != NULL ? shard->at : 0;
 }
 
-/* Our shard of the state that goes with a parameter: it is saved, but for that of a shared one's second end. */
+/* Our shard of the state that goes with a parameter: it is saved, but for that of a shared one's
+ * second end. */
 static dp_status_t list_shard(listing_t *l, const dp__chunk_t *chunk, const dp_state_t *state, uint32_t index)
 {
     const dp_param_t *param = &chunk->stage->param_list[index];
@@ -137,8 +141,8 @@ static dp_status_t list_shard(listing_t *l, const dp__chunk_t *chunk, const dp_s
     return status < 0 ? status : append_tensor(l, &kept);
 }
 
-/* Parameters of a chunk, or the state that goes with them (NULL: parameters themselves). measure: only adds up what
- * the holders have. */
+/* Parameters of a chunk, or the state that goes with them (NULL: parameters themselves). measure:
+ * only adds up what the holders have. */
 static dp_status_t list_params(listing_t *l, const dp__chunk_t *chunk, const dp_state_t *state, bool measure)
 {
     const dp_stage_t *stage = chunk->stage;

@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ties.c: one parameter of the model as a tensor in two places (dp_param_t.shared): who holds the two, that they begin
- * alike, and the sum of their gradients.
+ * ties.c: one parameter of the model as a tensor in two places (dp_param_t.shared): who holds the
+ * two, that they begin alike, and the sum of their gradients.
  *
- * A sum of two numbers has no order, so its bits are the same wherever the two places are. It comes behind the sums of
- * halves and mirrors and before that over the data group, as it would if each pipeline were one rank. It is put behind
- * all else on the reduce lane: mostly one of the places is the first stage, whose gradients are the step's last. */
+ * A sum of two numbers has no order, so its bits are the same wherever the two places are. It comes
+ * behind the sums of halves and mirrors and before that over the data group, as it would if each
+ * pipeline were one rank. It is put behind all else on the reduce lane: mostly one of the places is
+ * the first stage, whose gradients are the step's last. */
 #include "base/memory.h"
 #include "checkpoint/xxh64.h"
 #include "engine/engine.h"
@@ -105,7 +106,8 @@ static int32_t holder(const dp_pipeline_t *p, int32_t stage, int32_t path)
     return -1;
 }
 
-/* Where placements have mirrors, who holds one end on one path and the other on the other path is content with that. */
+/* Where placements have mirrors, who holds one end on one path and the other on the other path is
+ * content with that. */
 static void find_own(const dp_pipeline_t *p, dp__tie_t *tie)
 {
     for (int k = 0; k < 2; k++) {
@@ -195,7 +197,8 @@ static dp_status_t digest(dp_pipeline_t *p, const char *memory, size_t bytes, ui
 dp_status_t dp__ties_check(dp_pipeline_t *p)
 {
     const size_t size = dp_dtype_bytes(p->options.dtype);
-    double halves[DP__TIES][2][2] = {{{0}}}; /* of digests: sums over all that hold a place are exact */
+    /* of digests: sums over all that hold a place are exact */
+    double halves[DP__TIES][2][2] = {{{0}}};
     dp_status_t status = DP_OK;
 
     if (p->ties.n == 0 || p->ties.checked)
@@ -236,8 +239,7 @@ static dp_status_t put_tie(dp_pipeline_t *p, const dp__tie_t *tie, dp_comm_t *be
     char *end[2], *sum;
 
     for (int k = 0; k < 2; k++)
-        end[k] =
-            tie->chunk[k] >= 0 ? dp__summed_grads(&p->chunks[tie->chunk[k]]) + tie->offset[k] * size : NULL;
+        end[k] = tie->chunk[k] >= 0 ? dp__summed_grads(&p->chunks[tie->chunk[k]]) + tie->offset[k] * size : NULL;
     sum = end[0] != NULL ? end[0] : end[1];
     status = end[0] != NULL && end[1] != NULL ? p->device_vt->add(s, end[0], end[1], tie->count, dtype)
                                               : p->comms.vt->all_reduce(between, sum, tie->count, dtype, s);

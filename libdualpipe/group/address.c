@@ -15,8 +15,8 @@
 #include <strings.h>
 #include <unistd.h>
 
-/* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of outgoing connections
-   from. */
+/* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of
+ * outgoing connections from. */
 #define FIRST_MADE_PORT 23000
 #define MADE_PORTS      8000
 

@@ -14,7 +14,8 @@
 #define RANK_NS           1000000 /* longer for each rank: rank 0 hears all of them */
 #define MOST_INTERVAL_NS  1000000000
 #define LEAST_INTERVAL_NS 50000000
-#define STANDSTILL_NS     2000000000 /* our own: nobody can be blamed for what we did not hear then */
+/* our own: nobody can be blamed for what we did not hear then */
+#define STANDSTILL_NS 2000000000
 
 static int64_t interval_ns(const dp__process_t *p)
 {
@@ -45,7 +46,8 @@ static bool has_news_for(const dp__process_t *p, const dp__connection_t *c)
 
 /* ---- telling ---- */
 
-/* What the other side of a connection is to know of us: to rank 0 a number that changes, from rank 0 a time. */
+/* What the other side of a connection is to know of us: to rank 0 a number that changes, from rank
+ * 0 a time. */
 static uint64_t number_for_others(const dp__process_t *p, int64_t now_ns)
 {
     int64_t latest;

@@ -30,7 +30,8 @@ bool dp__cause_is_set(const dp__cause_t *cause);
 /* DP_OK, or the cause's status with its message recorded for dp_last_error(). */
 dp_status_t dp__cause_check(dp__cause_t *cause);
 
-/* dp__signal_wait under a cause: DP_ERR_TIMEOUT records "WHAT: nothing for N s", an abort the first cause. */
+/* dp__signal_wait under a cause: DP_ERR_TIMEOUT records "WHAT: nothing for N s", an abort the first
+ * cause. */
 dp_status_t dp__cause_wait(dp__cause_t *cause, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
                            const char *what);
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * clocks.c: rank 0's clock, as ranks of other hosts know it: with every beat they ask for its time. */
+ * clocks.c: rank 0's clock, as ranks of other hosts know it: with every beat they ask for its
+ * time. */
 #include "base/memory.h"
 #include "group/process.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * connection.c: what hub and spokes stand on: connections and frames, and how the end of a job is noted. */
+ * connection.c: what hub and spokes stand on: connections and frames, and how the end of a job is
+ * noted. */
 #include "base/memory.h"
 #include "group/process.h"
 

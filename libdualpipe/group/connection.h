@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * connection.h: connections between ranks that are processes: frames, beats, clocks, and what a spoke does. */
+ * connection.h: connections between ranks that are processes: frames, beats, clocks, and what a
+ * spoke does. */
 #ifndef DP_GROUP_CONNECTION_H
 #define DP_GROUP_CONNECTION_H
 
@@ -64,12 +65,13 @@ void dp__take_data(dp__process_t *p, const dp__frame_t *frame);
 void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t control);
 
 /* ---- beat.c; with the mutex ---- */
-/* Tells ranks of other hosts that we live and what we do, and ends the job when a host has been silent for too long. */
+/* Tells ranks of other hosts that we live and what we do, and ends the job when a host has been
+ * silent for too long. */
 void dp__beat_tick(dp__process_t *p, int64_t now_ns);
 
 /* ---- clocks.c ---- */
-/* With the mutex: asks rank 0 for its time; its answer; and what rank 0 says to that question. false: no rank of this
- * job would say that. */
+/* With the mutex: asks rank 0 for its time; its answer; and what rank 0 says to that question.
+ * false: no rank of this job would say that. */
 void dp__clock_ask(dp__process_t *p);
 bool dp__clock_hear(dp__process_t *p, const dp__frame_t *frame);
 bool dp__clock_answer(dp__process_t *p, int32_t rank, const dp__frame_t *frame);

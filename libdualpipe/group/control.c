@@ -14,8 +14,9 @@
 
 #define FRAMES_AT_ONCE 64 /* of one connection, before the others get their turn */
 #define LONGEST_NAP_MS 1000
-#define MANY           128     /* connections; a look at all of them for each frame would cost more than the frames */
-#define GATHER_NS      1000000 /* so long frames of many ranks come together */
+/* connections; a look at all of them for each frame would cost more than the frames */
+#define MANY      128
+#define GATHER_NS 1000000 /* so long frames of many ranks come together */
 
 /* ---- what happens without a frame ---- */
 
@@ -53,11 +54,12 @@ static void push_proposal(dp__process_t *p, int64_t now)
     if (now >= p->proposal.deadline_ns && hub != NULL && p->proposal.sent && p->proposal.status == DP_ERR_TIMEOUT)
         dp__hang_report_without_hub(p, p->proposal.status, p->proposal.text);
     else if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
-        dp__cause_set(&p->cause, p->proposal.status, p->proposal.text); /* rank 0 does not answer: then it is ours */
+        /* rank 0 does not answer: then it is ours */
+        dp__cause_set(&p->cause, p->proposal.status, p->proposal.text);
 }
 
-/* Whoever ends before it has said who it is is known to the launcher alone. Those who join again hear by a door that is
- * shut that nobody comes. */
+/* Whoever ends before it has said who it is is known to the launcher alone. Those who join again
+ * hear by a door that is shut that nobody comes. */
 static void heed_ends(dp__process_t *p)
 {
     char end[512], text[640];
@@ -154,7 +156,8 @@ static void serve(dp__process_t *p, dp__connection_t *c, short events)
     }
 }
 
-/* The process on the other side has ended, though its connection may be held open by a child of its. */
+/* The process on the other side has ended, though its connection may be held open by a child of
+ * its. */
 static void see_end(dp__process_t *p, dp__connection_t *c)
 {
     close(c->pid_fd);
@@ -282,7 +285,8 @@ static void *control_main(void *process)
         pthread_mutex_unlock(&p->mutex);
         if (poll(p->connections.polls, n, nap) < 0)
             memset(p->connections.polls, 0,
-                   n * sizeof(struct pollfd)); /* EINTR cannot be, all signals are blocked; ENOMEM: again */
+                   /* EINTR cannot be, all signals are blocked; ENOMEM: again */
+                   n * sizeof(struct pollfd));
         pthread_mutex_lock(&p->mutex);
         handle(p, n);
         if (p->connections.count >= MANY && !p->stop) {

@@ -15,7 +15,8 @@ void dp__ends_open(dp__ends_t *ends)
     int32_t fd;
 
     *ends = (dp__ends_t){.fd = -1};
-    /* The number may be stale, and the descriptor of something else by now: ours can be sealed, and names the job. */
+    /* The number may be stale, and the descriptor of something else by now: ours can be sealed, and
+     * names the job. */
     if (!dp__launch_has("run") || !dp__launch_has("ends") || dp__launch_number("ends", 3, 1 << 20, &fd) != DP_OK ||
         fcntl(fd, F_GET_SEALS) < 0)
         return;

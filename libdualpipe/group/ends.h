@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ends.h: ranks of which the launcher alone knows that they have ended, because they had not joined yet. It writes a
- * line for each into a file without a name, which all ranks of a host have inherited (`ends` of DUALPIPE_LAUNCH):
- * "<name of the job> <sentence>". */
+ * ends.h: ranks of which the launcher alone knows that they have ended, because they had not joined
+ * yet. It writes a line for each into a file without a name, which all ranks of a host have
+ * inherited (`ends` of DUALPIPE_LAUNCH): "<name of the job> <sentence>". */
 #ifndef DP_GROUP_ENDS_H
 #define DP_GROUP_ENDS_H
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * enter.c: a rank that is a process of its own enters its job, and enters it again after a death: nothing of the epoch
- * before goes along but who we are. */
+ * enter.c: a rank that is a process of its own enters its job, and enters it again after a death:
+ * nothing of the epoch before goes along but who we are. */
 #include "base/memory.h"
 #include "group/environment.h"
 #include "group/process.h"
@@ -85,7 +85,8 @@ static dp_status_t make_tables(dp__process_t *p)
 
     p->group.respawn = dp__launch_has("respawn");
     p->connections.room =
-        dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
+        /* ranks, strangers, a batch of new ones */
+        dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2;
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
     p->connections.polls = dp__calloc(2 * p->connections.room + 3, sizeof(struct pollfd));
     p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));

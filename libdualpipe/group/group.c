@@ -75,7 +75,8 @@ dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_
     }
 }
 
-/* Asks back to back a few times, then sleeps in between, longer and longer, so that no core is kept busy. */
+/* Asks back to back a few times, then sleeps in between, longer and longer, so that no core is kept
+ * busy. */
 dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *arg, int64_t timeout_ns,
                            const char *what)
 {

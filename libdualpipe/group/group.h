@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * group.h (private): one rank's handle of a job. What is the same for ranks as threads (local.c) and ranks as processes
- * (process.c) is here; how they reach each other is behind dp__group_link_t. */
+ * group.h (private): one rank's handle of a job. What is the same for ranks as threads (local.c)
+ * and ranks as processes (process.c) is here; how they reach each other is behind
+ * dp__group_link_t. */
 #ifndef DP_GROUP_GROUP_H
 #define DP_GROUP_GROUP_H
 
@@ -31,7 +32,8 @@ typedef enum dp__control_kind {
     DP__CONTROL_RECORDER = 4,
     DP__CONTROL_LEAVE = 5,
     DP__CONTROL_COMMIT = 7, /* a step counts */
-    DP__CONTROL_SETTLE = 6  /* what was put in the key-value store to open something has been read by all */
+    /* what was put in the key-value store to open something has been read by all */
+    DP__CONTROL_SETTLE = 6
 } dp__control_kind_t;
 const char *dp__control_name(uint32_t kind);
 
@@ -55,15 +57,16 @@ typedef struct dp__group_link {
     void (*close_recorder)(dp_group_t *group, const dp_span_t *records);
     void (*name_spans)(dp_group_t *group, uint16_t name, const char *text);
     void (*describe)(const dp_group_t *group, int32_t rank, char *text, size_t bytes);
-    int64_t (*latest)(const dp_group_t *group); /* when an operation of any rank began or ended, as far as is known */
+    /* when an operation of any rank began or ended, as far as is known */
+    int64_t (*latest)(const dp_group_t *group);
     bool (*near)(const dp_group_t *group, int32_t rank); /* on this host */
     /* how the hosts of two ranks are told apart, for a message; NULL: they are on one host */
     const char *(*apart)(const dp_group_t *group, int32_t a, int32_t b);
     dp_status_t (*clock)(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
     void (*tell_step)(dp_group_t *group, const dp__step_call_t *call);
     void (*leave)(dp_group_t *group); /* releases the group */
-    /* After the end of the job: joins those that live on, and those that have come in dead ones' places, as if for the
-     * first time. NULL: ranks cannot be replaced */
+    /* After the end of the job: joins those that live on, and those that have come in dead ones'
+     * places, as if for the first time. NULL: ranks cannot be replaced */
     dp_status_t (*reform)(dp_group_t *group);
     uint32_t (*held)(const dp_group_t *group, int32_t rank); /* what it has come with */
 } dp__group_link_t;
@@ -77,31 +80,35 @@ struct dp_group {
     int64_t hang_ns;
     dp__cause_t *cause;
     const dp__group_link_t *link;
-    pid_t pid;               /* that joined */
-    int32_t pipelines;       /* open ones */
-    bool left;               /* dp_group_leave was called before they were closed */
-    bool pinned;             /* leaving says goodbye and frees nothing */
-    uint32_t opening;        /* atomic; 1: what is put in the key-value store goes when all ranks have opened */
-    bool respawn;            /* ranks that die are replaced */
-    bool closed;             /* to the trainer: all control collectives are the engine's until it has opened again */
-    uint32_t epoch;          /* how often this job has come together; 0: ranks that are threads */
-    uint32_t holds;          /* what this rank says of the state that it holds when it joins again, see reform.h */
+    pid_t pid;         /* that joined */
+    int32_t pipelines; /* open ones */
+    bool left;         /* dp_group_leave was called before they were closed */
+    bool pinned;       /* leaving says goodbye and frees nothing */
+    /* atomic; 1: what is put in the key-value store goes when all ranks have opened */
+    uint32_t opening;
+    bool respawn; /* ranks that die are replaced */
+    /* to the trainer: all control collectives are the engine's until it has opened again */
+    bool closed;
+    uint32_t epoch; /* how often this job has come together; 0: ranks that are threads */
+    /* what this rank says of the state that it holds when it joins again, see reform.h */
+    uint32_t holds;
     dp__progress_t progress; /* each member atomic; dp__group_progress writes it */
 };
 
 /* Fills what all kinds of groups share. */
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__group_link_t *link);
-/* places.c: made when first asked for, NULL with a message when there is no memory for it. Made anew, where it is, when
- * ranks have come together again; and freed. */
+/* places.c: made when first asked for, NULL with a message when there is no memory for it. Made
+ * anew, where it is, when ranks have come together again; and freed. */
 const dp_host_places_t *dp__group_places(dp_group_t *group);
 void dp__group_move_places(dp_group_t *group);
 void dp__group_free_places(dp_group_t *group);
-/* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when for hang_ns no
- * operation of any rank, on whatever host, is known to have begun or ended. */
+/* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when
+ * for hang_ns no operation of any rank, on whatever host, is known to have begun or ended. */
 dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,
                            const char *what);
-/* The same for a wait that gets on only while `progress` is asked. timeout_ns < 0: the group's hang_ns, as above. */
+/* The same for a wait that gets on only while `progress` is asked. timeout_ns < 0: the group's
+ * hang_ns, as above. */
 dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *arg, int64_t timeout_ns,
                            const char *what);
 /* The options with defaults in the place of what is missing (struct_size, NULL). DP_ERR_INVALID. */

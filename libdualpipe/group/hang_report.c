@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PATIENCE_SECONDS 0.4 /* for the answers; less than a rank that proposes the end waits for rank 0 */
+/* for the answers; less than a rank that proposes the end waits for rank 0 */
+#define PATIENCE_SECONDS 0.4
 
 /* ---- what a rank says ---- */
 

@@ -14,7 +14,8 @@ typedef struct dp__answer {
     bool came, told_spans;
     dp__doing_t doing;
     dp__progress_t progress;
-    char states[256]; /* ranks of its host that stand still, each with the letter of its state: "3T 5t" */
+    /* ranks of its host that stand still, each with the letter of its state: "3T 5t" */
+    char states[256];
 } dp__answer_t;
 
 /* What rank 0 has been told so far. */
@@ -48,8 +49,8 @@ bool dp__hang_report_ask(dp__process_t *p);
 void dp__hang_report_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes);
 
 /* ---- told_spans.c; with the mutex ---- */
-/* Our last spans, and those of ranks of this host that cannot answer: how many bytes; *bytes_out is for dp__free, NULL
- * when there is nothing to tell or no memory for it. */
+/* Our last spans, and those of ranks of this host that cannot answer: how many bytes; *bytes_out is
+ * for dp__free, NULL when there is nothing to tell or no memory for it. */
 size_t dp__told_spans_write(dp__process_t *p, unsigned char **bytes_out);
 /* Into p->last. false: no rank of this job would say that. */
 bool dp__told_spans_read(dp__process_t *p, int32_t rank, const unsigned char *at, const unsigned char *end);

@@ -50,7 +50,8 @@ static int64_t host_now_ns(const dp_host_t *h)
     return dp__now_ns();
 }
 
-/* Whoever waits in slices takes DP_ERR_TIMEOUT for "not yet": a job that ended with it must not look the same. */
+/* Whoever waits in slices takes DP_ERR_TIMEOUT for "not yet": a job that ended with it must not
+ * look the same. */
 static dp_status_t end_of_slice(const dp_group_t *group, dp_status_t status)
 {
     char cause[1024];

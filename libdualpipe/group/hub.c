@@ -87,7 +87,8 @@ void dp__hub_accept(dp__process_t *p)
             return;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            p->hub.accept_again_ns = dp__now_ns() + 100000000; /* it would be readable all the time */
+            /* it would be readable all the time */
+            p->hub.accept_again_ns = dp__now_ns() + 100000000;
             dp_log(DP_LOG_WARN, "group", "rank 0 cannot take in a connection: %s", strerror(errno));
         }
         return;
@@ -151,7 +152,8 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     }
     c->phase = DP__PHASE_PROOF;
     c->deadline_ns =
-        dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS); /* over a slow line each answer takes its time */
+        /* over a slow line each answer takes its time */
+        dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
     if (!dp__wire_send(&c->wire,
                        &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = t->hub_nonce}))
         c->phase = DP__PHASE_GONE;
@@ -251,7 +253,8 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
 
 static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    const char *host = (const char *)frame->payload, *end = host + frame->bytes; /* where there is a NUL */
+    /* where there is a NUL */
+    const char *host = (const char *)frame->payload, *end = host + frame->bytes;
     const char *machine = host + strlen(host) + 1, *settings = machine <= end ? machine + strlen(machine) + 1 : machine;
     const int32_t rank = c->transcript.rank;
     int32_t where;

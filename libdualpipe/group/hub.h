@@ -36,7 +36,8 @@ typedef struct dp__hub {
     } gather;
     dp__hang_report_t hang_report;
     dp__step_calls_t *said; /* [size] of steps */
-    struct {                /* status.c: the socket of `dualpipe status`, and who waits for an answer */
+    /* status.c: the socket of `dualpipe status`, and who waits for an answer */
+    struct {
         int listener, count, askers[DP__ASKERS];
     } status;
 } dp__hub_t;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * last_spans.c: the trace file of a job that does not get on. It is named in the report before it is written, because
- * nobody waits for a disk to hear why the job ends. */
+ * last_spans.c: the trace file of a job that does not get on. It is named in the report before it
+ * is written, because nobody waits for a disk to hear why the job ends. */
 #include "group/last_spans.h"
 #include "base/wait.h"
 
@@ -23,8 +23,8 @@ static bool is_open(const dp_span_t *span)
     return span->end_ns == 0;
 }
 
-/* What a rank is in matters more than anything that is over, and of what is over the last matters most: a step, which
- * begins before all that is in it, is over after it. */
+/* What a rank is in matters more than anything that is over, and of what is over the last matters
+ * most: a step, which begins before all that is in it, is over after it. */
 static bool matters_less(const dp_span_t *a, const dp_span_t *b)
 {
     if (is_open(a) != is_open(b))
@@ -93,7 +93,8 @@ static void add_span(dp_timeline_t *timeline, int32_t row, const dp__recorder_t 
         span.name = 0; /* 255 names are used up */
     if (is_open(&span))
         span.end_ns = now_ns > span.start_ns ? now_ns : span.start_ns;
-    (void)dp_timeline_add(timeline, row, &span); /* a record that was torn while it was read is no loss */
+    /* a record that was torn while it was read is no loss */
+    (void)dp_timeline_add(timeline, row, &span);
 }
 
 bool dp__last_spans_take(const dp__recorder_t *recorders, int32_t rank, dp_timeline_t *timeline, int32_t row)
@@ -128,8 +129,9 @@ static void give_up(dp__last_spans_t *last, const char *path, const char *why)
     dp__last_spans_drop(last);
 }
 
-/* With the folder, where there is room for it: who reads the report is somewhere else. The name of the part is this
- * thread's own: of ranks that are threads, several may come here at once. false: the name is too long. */
+/* With the folder, where there is room for it: who reads the report is somewhere else. The name of
+ * the part is this thread's own: of ranks that are threads, several may come here at once. false:
+ * the name is too long. */
 static bool choose_path(dp__last_spans_t *last)
 {
     const char *wanted = secure_getenv("DUALPIPE_HANG_TRACE");

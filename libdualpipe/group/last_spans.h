@@ -24,7 +24,8 @@ bool dp__last_spans_open(dp__last_spans_t *last, int32_t ranks);
 /* The latest of what rank `rank` has recorded in these recorders, what it is in first, into a row
  * of a timeline with room for DP__LAST_SPANS. false: nothing is recorded there. */
 bool dp__last_spans_take(const dp__recorder_t *recorders, int32_t rank, dp_timeline_t *timeline, int32_t row);
-/* Makes the file, so that it can be named: "; last spans of all ranks: PATH", or "" (and why is said). */
+/* Makes the file, so that it can be named: "; last spans of all ranks: PATH", or "" (and why is
+ * said). */
 void dp__last_spans_name(dp__last_spans_t *last, char *text, size_t bytes);
 /* Writes what was named, and forgets it. */
 void dp__last_spans_write(dp__last_spans_t *last);

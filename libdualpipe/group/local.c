@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * local.c: a job of ranks that are threads of one process: everything is shared memory under one mutex. */
+ * local.c: a job of ranks that are threads of one process: everything is shared memory under one
+ * mutex. */
 #include "base/entries.h"
 #include "base/environment.h"
 #include "base/memory.h"
@@ -167,7 +168,8 @@ static dp_status_t local_gather(dp_group_t *group, dp__control_kind_t kind, cons
         return status;
     for (int32_t r = 0; r < group->size; r++)
         memcpy((char *)all_out + (size_t)r * bytes, job->places[r].mine, bytes);
-    return run_control(group, kind, 0, bytes); /* nobody takes his bytes back before all have read them */
+    /* nobody takes his bytes back before all have read them */
+    return run_control(group, kind, 0, bytes);
 }
 
 static void receive_all(job_t *job, dp__receive_fn receive, void *user)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * machine.c: which rank is which process, and where; which of them can be seen from here, and seeing them end. */
+ * machine.c: which rank is which process, and where; which of them can be seen from here, and
+ * seeing them end. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -40,7 +41,8 @@ int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name)
     dp__machine_t *larger;
     int32_t room;
 
-    for (int32_t i = p->machines.count; i-- > 0;) /* ranks come by hosts: the last one is most likely */
+    /* ranks come by hosts: the last one is most likely */
+    for (int32_t i = p->machines.count; i-- > 0;)
         if (name[0] != '\0' && strcmp(p->machines.all[i].name, name) == 0 && strcmp(p->machines.all[i].host, host) == 0)
             return i;
     if (p->machines.count == p->machines.room) {
@@ -161,5 +163,6 @@ char dp__stands_still(const dp__process_t *p, int32_t rank)
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank)
 {
     if (c->pid_fd < 0 && dp__is_near(p, rank))
-        c->pid_fd = (int)syscall(SYS_pidfd_open, dp__peer(p, rank).pid, 0); /* -1, too, where that is not possible */
+        /* -1, too, where that is not possible */
+        c->pid_fd = (int)syscall(SYS_pidfd_open, dp__peer(p, rank).pid, 0);
 }

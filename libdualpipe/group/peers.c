@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * peers.c: how the ranks of a job hear who the others are. Rank 0 has a row for each. The others are told when all
- * have come, in a row for each run of ranks that are alike, so what they keep grows with the hosts of the job and not
- * with its ranks. On the wire: the machines (how many, then two short texts each), then the rows (how many, then four
- * numbers each: first rank, its process, machine, what it holds). */
+ * peers.c: how the ranks of a job hear who the others are. Rank 0 has a row for each. The others
+ * are told when all have come, in a row for each run of ranks that are alike, so what they keep
+ * grows with the hosts of the job and not with its ranks. On the wire: the machines (how many, then
+ * two short texts each), then the rows (how many, then four numbers each: first rank, its process,
+ * machine, what it holds). */
 #include "base/memory.h"
 #include "group/process.h"
 

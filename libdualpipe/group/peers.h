@@ -31,7 +31,8 @@ typedef struct dp__peer {
 
 /* "rank 2 (pid 1234 on HOST)" */
 void dp__peer_name(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
-/* Rank `rank` is gone though it did not leave: that is the cause. error: what the connection said; 0: end of file. */
+/* Rank `rank` is gone though it did not leave: that is the cause. error: what the connection said;
+ * 0: end of file. */
 void dp__peer_died(dp__process_t *p, int32_t rank, int error);
 
 /* ---- news.c; with the mutex ---- */
@@ -39,7 +40,8 @@ void dp__peer_died(dp__process_t *p, int32_t rank, int error);
 
 /* A beat of rank `rank`. false: no rank of this job would say that. */
 bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
-/* The latest moment, on our clock, at which an operation of any rank is known to have begun or ended; 0: none is. */
+/* The latest moment, on our clock, at which an operation of any rank is known to have begun or
+ * ended; 0: none is. */
 int64_t dp__news_latest(const dp__process_t *p);
 /* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its flight
  * recorder or its own words; "". */
@@ -48,8 +50,8 @@ void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t byt
 /* ---- peers.c ---- */
 /* Knows this rank alone. */
 dp_status_t dp__peers_open(dp__process_t *p);
-/* What rank 0 tells the others when all have come: how many bytes; *bytes_out is for dp__free, NULL when there is no
- * memory. */
+/* What rank 0 tells the others when all have come: how many bytes; *bytes_out is for dp__free, NULL
+ * when there is no memory. */
 size_t dp__peers_write(const dp__process_t *p, unsigned char **bytes_out);
 /* DP_ERR_PROTOCOL: no rank 0 would say that. */
 dp_status_t dp__peers_read(dp__process_t *p, const unsigned char *at, const unsigned char *end);
@@ -60,7 +62,8 @@ dp_status_t dp__peers_read(dp__process_t *p, const unsigned char *at, const unsi
 dp__peer_t dp__peer(const dp__process_t *p, int32_t rank);
 /* All but ourselves. */
 void dp__peers_forget(dp__process_t *p);
-/* This boot of this machine, and this name space of process numbers; "" when the system does not say. */
+/* This boot of this machine, and this name space of process numbers; "" when the system does not
+ * say. */
 void dp__machine_name(char name[DP__MACHINE_BYTES]);
 /* The number of that machine in the table, where it is put if need be; -1: no memory. */
 int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name);
@@ -70,9 +73,11 @@ bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b);
 /* How they are told apart; NULL: they are one. */
 const char *dp__machines_apart(const dp__process_t *p, int32_t a, int32_t b);
 const char *dp__host_of(const dp__process_t *p, int32_t rank);
-/* '\0': it runs or sleeps; else the letter of its state, of a process of this host: 'T' it is stopped. */
+/* '\0': it runs or sleeps; else the letter of its state, of a process of this host: 'T' it is
+ * stopped. */
 char dp__stands_still(const dp__process_t *p, int32_t rank);
-/* From now on the end of that rank's process is seen even when its connection stays open (a child may hold it). */
+/* From now on the end of that rank's process is seen even when its connection stays open (a child
+ * may hold it). */
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank);
 
 #endif

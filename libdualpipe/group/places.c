@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * places.c: which ranks of a job live on the same host. The table has a number for each rank of the job, so it is made
- * when somebody asks for it, and whoever only meets in the group has none. */
+ * places.c: which ranks of a job live on the same host. The table has a number for each rank of the
+ * job, so it is made when somebody asks for it, and whoever only meets in the group has none. */
 #include "base/entries.h"
 #include "base/memory.h"
 #include "group/group.h"
@@ -20,7 +20,8 @@ static size_t find_host(const char *list, int32_t rank, const char **at_out)
     return strcspn(at, ":,");
 }
 
-/* It takes ranks of one host apart, for a try of several on one; it never puts ranks of two together. */
+/* It takes ranks of one host apart, for a try of several on one; it never puts ranks of two
+ * together. */
 static bool listed_apart(const char *list, int32_t a, int32_t b)
 {
     const char *at, *bt;

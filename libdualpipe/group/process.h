@@ -52,7 +52,8 @@ typedef struct dp__joining {
     uint8_t digest[DP__SHA256_BYTES];
     int64_t limit_ns, deadline_ns;
     dp_signal_t done;
-    char trouble[256];          /* spoke: why the last attempt failed; hub: who was refused and why */
+    /* spoke: why the last attempt failed; hub: who was refused and why */
+    char trouble[256];
     char lost[DP__CAUSE_BYTES]; /* why we join again; "": for the first time */
     dp__ends_t ends;            /* of the launcher's job, where that is the one that we join */
 } dp__joining_t;
@@ -97,8 +98,9 @@ struct dp__process {
     bool running;         /* there is a control thread */
     bool stop, over;      /* leave now; LEAVE was met by all */
     int64_t stop_deadline_ns;
-    struct {                    /* peers.c */
-        dp__peer_t self, *rows; /* hub: [size]; spoke: a row for each run of ranks that are alike, from its first one */
+    struct { /* peers.c */
+        /* hub: [size]; spoke: a row for each run of ranks that are alike, from its first one */
+        dp__peer_t self, *rows;
         int32_t count;
     } peers;
     dp__contact_t *contacts;   /* hub: [size]; spoke: [1], of rank 0 */

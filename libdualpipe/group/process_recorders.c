@@ -19,7 +19,8 @@ typedef struct offer {
     dp_status_t status;
     int32_t pid, fd, pad;
     uint64_t bytes;
-    uint8_t mark[16];  /* also in the recorder: another process may have that pid and fd where we look */
+    /* also in the recorder: another process may have that pid and fd where we look */
+    uint8_t mark[16];
     char message[160]; /* when status is an error */
 } offer_t;
 

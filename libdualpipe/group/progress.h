@@ -7,9 +7,10 @@
 #include <dualpipe/group.h>
 
 typedef struct dp__progress {
-    uint64_t steps;            /* taken */
-    uint64_t step_ns, busy_ns; /* of the latest: all of it, and what this rank computed; 0: not known */
-    uint64_t resident_bytes;   /* of the process, where it was asked for */
+    uint64_t steps; /* taken */
+    /* of the latest: all of it, and what this rank computed; 0: not known */
+    uint64_t step_ns, busy_ns;
+    uint64_t resident_bytes; /* of the process, where it was asked for */
 } dp__progress_t;
 
 /* After each step. [main] */

@@ -56,7 +56,8 @@ bool dp__recorder_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__
     if (bytes < sizeof(header_t) || memcmp(header->magic, magic, sizeof(magic)) != 0 ||
         memcmp(header->mark, mark, sizeof(header->mark)) != 0)
         return false;
-    capacity = __atomic_load_n(&header->capacity, __ATOMIC_RELAXED); /* once: the owner could change it */
+    /* once: the owner could change it */
+    capacity = __atomic_load_n(&header->capacity, __ATOMIC_RELAXED);
     if (capacity == 0 || capacity > (bytes - sizeof(header_t)) / sizeof(dp_span_t))
         return false;
     fill_recorder(memory, bytes, capacity, recorder_out);
@@ -239,7 +240,8 @@ bool dp__recorder_describe(const dp__recorder_t *recorders, int32_t rank, char *
     return in != NULL && span.end_ns == 0;
 }
 
-/* A rank computes, or it waits for a message, or for room for one: the first of these that is so. */
+/* A rank computes, or it waits for a message, or for room for one: the first of these that is
+ * so. */
 static int urgency(const dp_span_t *span)
 {
     if (span->start_ns == 0 || span->end_ns != 0)

@@ -9,8 +9,8 @@
 
 #define DP__RECORDER_MAX_RECORDS (1u << 20)
 #define DP__RECORDER_NAME_BYTES  32
-#define DP__FLOW_MESSAGE                                                                                               \
-    ((UINT64_C(1) << 48) - 1) /* of a span's flow, what both ends of a message share; then the step */
+/* Of the flow of a span what both ends of a message share; then the step. */
+#define DP__FLOW_MESSAGE ((UINT64_C(1) << 48) - 1)
 
 struct dp__recorder {
     dp__recorder_t *next;
@@ -24,8 +24,8 @@ struct dp__recorder {
 /* Bytes of the memory of a recorder. DP_ERR_INVALID for a capacity of 0 or above
  * DP__RECORDER_MAX_RECORDS. */
 dp_status_t dp__recorder_bytes(uint32_t capacity, size_t *bytes_out);
-/* Writes the header into zeroed memory of that size and fills *recorder_out. mark: random, tells one
- * recorder from another. */
+/* Writes the header into zeroed memory of that size and fills *recorder_out. mark: random, tells
+ * one recorder from another. */
 void dp__recorder_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16],
                          dp__recorder_t *recorder_out);
 /* The same for memory that another rank has formatted: false when it is not that recorder. */
@@ -45,8 +45,8 @@ dp__recorder_t *dp__recorder_take(dp__recorder_t **recorders, const dp_span_t *r
 dp_span_t dp__recorder_span(const dp__recorder_t *recorder, uint32_t i);
 void dp__recorder_name(const dp__recorder_t *recorder, uint16_t name, char text[DP__RECORDER_NAME_BYTES]);
 
-/* Of rank `rank`: "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the
- * last one that ended. Reads memory that others may be writing. */
+/* Of rank `rank`: "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in
+ * progress, false: the last one that ended. Reads memory that others may be writing. */
 bool dp__recorder_describe(const dp__recorder_t *recorders, int32_t rank, char *text, size_t bytes);
 /* What a rank is doing, and for whom it waits. */
 typedef struct dp__doing {

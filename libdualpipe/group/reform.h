@@ -12,9 +12,10 @@
 
 /* The job has ended because a rank has died, and somebody puts another in its place. [any] */
 bool dp__group_survives(dp_group_t *group);
-/* Waits for all ranks, among them a new one for each that has died; the group is healthy then, in its next epoch. No
- * thread may be waiting in it, nothing that its plugins have opened may be open. holds: a number that all ranks hear
- * from us: 0 means nothing, as new ones say. Errors: DP_ERR_PEER when nobody comes. [main] [blocks] */
+/* Waits for all ranks, among them a new one for each that has died; the group is healthy then, in
+ * its next epoch. No thread may be waiting in it, nothing that its plugins have opened may be open.
+ * holds: a number that all ranks hear from us: 0 means nothing, as new ones say. Errors:
+ * DP_ERR_PEER when nobody comes. [main] [blocks] */
 dp_status_t dp__group_reform(dp_group_t *group, uint32_t holds);
 /* Whether ranks that die are replaced at all. [any] */
 bool dp__group_respawns(const dp_group_t *group);
@@ -25,7 +26,8 @@ uint32_t dp__group_held(const dp_group_t *group, int32_t rank);
 /* Until it is opened again, what trainers call by themselves fails with DP_ERR_PEER: the others are
  * in other control collectives. [main] */
 void dp__group_close(dp_group_t *group, bool closed);
-/* How the hosts of two ranks are told apart, for a message; where dp_host_places_t has them on different ones. [any] */
+/* How the hosts of two ranks are told apart, for a message; where dp_host_places_t has them on
+ * different ones. [any] */
 const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b);
 /* All have come so far. [collective] [blocks] */
 dp_status_t dp__group_commit(dp_group_t *group);

@@ -14,8 +14,9 @@ typedef struct dp__secret {
     uint8_t data[DP__SECRET_MAX_BYTES];
 } dp__secret_t;
 
-/* From `secret` of DUALPIPE_LAUNCH (a pipe, read once in a process and kept) or DUALPIPE_SECRET_FILE; neither: none.
- * DP_ERR_SECURITY when there is something that cannot be trusted. [any] */
+/* From `secret` of DUALPIPE_LAUNCH (a pipe, read once in a process and kept) or
+ * DUALPIPE_SECRET_FILE; neither: none. DP_ERR_SECURITY when there is something that cannot be
+ * trusted. [any] */
 dp_status_t dp__secret_load(dp__secret_t *secret_out);
 
 /* What both sides of a handshake have said. */

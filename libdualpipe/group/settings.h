@@ -9,8 +9,9 @@
 
 #define DP__SETTINGS_BYTES (64u * 1024)
 
-/* true when they are the same but for the order of lines. Otherwise text has every difference that fits, as
- * "microbatches is 16 on rank 0 and 8 on rank 2; ...". The texts are foreign: anything may be in them. */
+/* true when they are the same but for the order of lines. Otherwise text has every difference that
+ * fits, as "microbatches is 16 on rank 0 and 8 on rank 2; ...". The texts are foreign: anything may
+ * be in them. */
 bool dp__settings_equal(const char *ours, int32_t our_rank, const char *theirs, int32_t their_rank, char *text,
                         size_t bytes);
 

@@ -86,7 +86,8 @@ static void start_connection(dp__process_t *p)
     c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
 }
 
-/* A port without a listener may be given to the connecting socket itself, which then talks to itself. */
+/* A port without a listener may be given to the connecting socket itself, which then talks to
+ * itself. */
 static bool is_own_echo(int fd)
 {
     struct sockaddr_storage here, there;

@@ -90,7 +90,8 @@ static double milliseconds(uint64_t ns)
     return (double)ns * 1e-6;
 }
 
-/* Who computes longest in a step, and how much longer than the mean; -1: nobody is known to compute. */
+/* Who computes longest in a step, and how much longer than the mean; -1: nobody is known to
+ * compute. */
 static int32_t find_straggler(const dp__process_t *p, double *times_out)
 {
     int32_t worst = -1, n = 0;

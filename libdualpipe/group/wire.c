@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * wire.c: frames on a stream socket. A frame is 32 bytes of head, the payload, and, once sealed, HMAC-SHA256 over
- * (sequence number, head, payload) under the key of its direction. All numbers are little-endian. */
+ * wire.c: frames on a stream socket. A frame is 32 bytes of head, the payload, and, once sealed,
+ * HMAC-SHA256 over (sequence number, head, payload) under the key of its direction. All numbers are
+ * little-endian. */
 #include "group/wire.h"
 #include "base/memory.h"
 
@@ -136,7 +137,8 @@ bool dp__wire_pending(const dp__wire_t *wire)
     return wire->out_end > wire->out_begin;
 }
 
-/* What is empty takes no more than it must. Without memory for less it stays as it is: later frames need it. */
+/* What is empty takes no more than it must. Without memory for less it stays as it is: later frames
+ * need it. */
 static void shrink(dp__wire_t *wire)
 {
     unsigned char *smaller = wire->out_room > KEPT_BYTES ? dp__allocate(KEPT_BYTES, 16) : NULL;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * wire.h: frames on a non-blocking stream socket, first bare, then each with a sequence number and a MAC. */
+ * wire.h: frames on a non-blocking stream socket, first bare, then each with a sequence number and
+ * a MAC. */
 #ifndef DP_GROUP_WIRE_H
 #define DP_GROUP_WIRE_H
 
@@ -9,43 +10,51 @@
 #include <dualpipe/status.h>
 #include <stdbool.h>
 
-#define DP__FRAME_HEAD_BYTES   32
-#define DP__FRAME_BARE_BYTES   4064           /* most payload before both sides have proved themselves */
+#define DP__FRAME_HEAD_BYTES 32
+/* most payload before both sides have proved themselves */
+#define DP__FRAME_BARE_BYTES   4064
 #define DP__FRAME_SEALED_BYTES (1024u * 1024) /* the table of 4096 ranks fits */
 #define DP__CHUNK_BYTES        (256u * 1024)  /* longer data travel in several frames */
 #define DP__NONCE_BYTES        32
 
 typedef enum dp__frame_type {
-    DP__FRAME_HELLO = 1,     /* bare, to rank 0: version, rank, size, nonce, digest of the settings */
+    /* bare, to rank 0: version, rank, size, nonce, digest of the settings */
+    DP__FRAME_HELLO = 1,
     DP__FRAME_CHALLENGE = 2, /* bare, from rank 0: nonce */
     DP__FRAME_PROOF = 3,     /* bare, to rank 0: HMAC */
     DP__FRAME_WELCOME = 4,   /* bare, from rank 0: HMAC; sealed from here on */
     DP__FRAME_REFUSED = 5,   /* from rank 0: value = status, text */
     DP__FRAME_INTRODUCE =
-        6,                 /* to rank 0: value = pid, id = its last epoch, extra = what it holds, host name, settings */
-    DP__FRAME_READY = 7,   /* from rank 0: id = the epoch; who the ranks are, see peers.c */
-    DP__FRAME_PUT = 8,     /* to rank 0: id, key, data; value = 1: until all have opened */
-    DP__FRAME_GET = 9,     /* to rank 0: id, key */
-    DP__FRAME_REPLY = 10,  /* from rank 0: id, value = status, data or text */
-    DP__FRAME_GATHER = 11, /* to rank 0: id = number of the control collective, value = kind, extra = root, data */
-    DP__FRAME_ALL = 12,    /* from rank 0: id = number of the control collective, extra = offset, data */
-    DP__FRAME_WANT = 13,   /* relayed: id = number of the control collective, extra = offset */
-    DP__FRAME_DATA = 14,   /* relayed: the same, data */
+        /* to rank 0: value = pid, id = its last epoch, extra = what it holds, host name, settings
+         * */
+    6,
+    DP__FRAME_READY = 7,  /* from rank 0: id = the epoch; who the ranks are, see peers.c */
+    DP__FRAME_PUT = 8,    /* to rank 0: id, key, data; value = 1: until all have opened */
+    DP__FRAME_GET = 9,    /* to rank 0: id, key */
+    DP__FRAME_REPLY = 10, /* from rank 0: id, value = status, data or text */
+    /* to rank 0: id = number of the control collective, value = kind, extra = root, data */
+    DP__FRAME_GATHER = 11,
+    /* from rank 0: id = number of the control collective, extra = offset, data */
+    DP__FRAME_ALL = 12,
+    DP__FRAME_WANT = 13, /* relayed: id = number of the control collective, extra = offset */
+    DP__FRAME_DATA = 14, /* relayed: the same, data */
     DP__FRAME_ABORT =
-        15, /* to rank 0: value = status, text; id = number of a control collective that took too long; extra = 1:
-                              nothing is to be found out any more */
+        /* to rank 0: value = status, text; id = number of a control collective that took too long;
+         * extra = 1: nothing is to be found out any more */
+    15,
     DP__FRAME_CAUSE = 16, /* from rank 0: value = status, text */
     DP__FRAME_SEEN = 17,  /* to rank 0: the cause has arrived */
-    DP__FRAME_BEAT = 18,  /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
-                                64 bits (from rank 0: ns since anybody got on; to it: one that changes when the rank
-                                gets on), text */
+    /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of 64
+     * bits (from rank 0: ns since anybody got on; to it: one that changes when the rank gets on),
+     * text */
+    DP__FRAME_BEAT = 18,
     DP__FRAME_CLOCK = 19, /* to rank 0: the sender's time; from it: the same and rank 0's */
     DP__FRAME_ASK = 20,   /* from rank 0: what are you at? value = 1: and what were you at? */
     DP__FRAME_TELL =
-        21 /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1 + the rank that it waits
-                              for; ns for so long, steps, ns of the latest, ns computed in it, resident bytes, text, text of
-                              ranks that stand still, then what told_spans.c writes */
-    ,
+        /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1
+         * + the rank that it waits for; ns for so long, steps, ns of the latest, ns computed in it,
+         * resident bytes, text, text of ranks that stand still, then what told_spans.c writes */
+    21,
     DP__FRAME_STEP = 22 /* to rank 0: words of a dp__step_call_t */
 } dp__frame_type_t;
 
@@ -59,7 +68,8 @@ typedef struct dp__frame {
     const unsigned char *payload; /* received: valid until the next receive; followed by a NUL */
 } dp__frame_t;
 
-/* Members that frames of the handshake have no use for are zero, until a later version finds one. */
+/* Members that frames of the handshake have no use for are zero, until a later version finds
+ * one. */
 static inline bool dp__frame_is_bare(const dp__frame_t *frame)
 {
     return frame->from == 0 && frame->to == 0 && frame->id == 0 && frame->extra == 0 &&
@@ -99,8 +109,8 @@ bool dp__wire_pending(const dp__wire_t *wire);
 /* Sends what the socket takes. false: the connection is broken. */
 bool dp__wire_flush(dp__wire_t *wire);
 
-/* DP_OK: a frame; DP_PENDING: not yet; DP_ERR_PEER: the other side has closed or is gone; DP_ERR_PROTOCOL: what came is
- * no frame of ours; DP_ERR_NOMEM. Records no message. */
+/* DP_OK: a frame; DP_PENDING: not yet; DP_ERR_PEER: the other side has closed or is gone;
+ * DP_ERR_PROTOCOL: what came is no frame of ours; DP_ERR_NOMEM. Records no message. */
 dp_status_t dp__wire_receive(dp__wire_t *wire, dp__frame_t *frame_out);
 
 #endif

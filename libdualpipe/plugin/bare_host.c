@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * bare_host.c: the host that a plugin's init sees, before there is any job: messages, memory and the clock. */
+ * bare_host.c: the host that a plugin's init sees, before there is any job: messages, memory and
+ * the clock. */
 #include "plugin/bare_host.h"
 #include "base/memory.h"
 #include "base/wait.h"

@@ -13,8 +13,9 @@ typedef struct dp__candidate {
     uint32_t preference;
 } dp__candidate_t;
 
-/* Plugins with a preference whose names begin with `kind` ("comm_"), in the folders of dp_plugin_load(): the best
- * first, then by name. Files are judged and read, not mapped. Returns how many, or DP_ERR_NOMEM. */
+/* Plugins with a preference whose names begin with `kind` ("comm_"), in the folders of
+ * dp_plugin_load(): the best first, then by name. Files are judged and read, not mapped. Returns
+ * how many, or DP_ERR_NOMEM. */
 int dp__plugin_candidates(const char *kind, dp__candidate_t list[DP__CANDIDATES]);
 
 #endif

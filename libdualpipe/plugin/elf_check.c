@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * elf_check.c: reads an ELF header, its program headers and symbols, so that a foreign or truncated file, and one that
- * is no plugin or carries parts of the library, is refused with a sentence instead of a crash in the loader. */
+ * elf_check.c: reads an ELF header, its program headers and symbols, so that a foreign or truncated
+ * file, and one that is no plugin or carries parts of the library, is refused with a sentence
+ * instead of a crash in the loader. */
 #include "plugin/elf_check.h"
 #include "base/memory.h"
 #include "base/read_at.h"
@@ -151,7 +152,8 @@ static dp_status_t refuse_need(const image_t *image, const char *name)
                    image->path, name);
 }
 
-/* Other symbols of a plugin may be called dp_something as long as they stay inside; these are the library's. */
+/* Other symbols of a plugin may be called dp_something as long as they stay inside; these are the
+ * library's. */
 static bool is_of_library(const char *name)
 {
     return strncmp(name, "dp__", 4) == 0 || strcmp(name, "dp_fail") == 0 || strcmp(name, "dp_failv") == 0;
@@ -178,8 +180,8 @@ static bool read_mapped(const image_t *image, const ElfW(Ehdr) * header, uint64_
     return false;
 }
 
-/* What the file itself says of the ABI major. A descriptor that only code fills in has zeros there and says nothing:
- * load.c asks it again. */
+/* What the file itself says of the ABI major. A descriptor that only code fills in has zeros there
+ * and says nothing: load.c asks it again. */
 static dp_status_t check_entry(const image_t *image, const ElfW(Ehdr) * header, const ElfW(Sym) * entry,
                                uint32_t *preference)
 {

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * interfaces.c: the tables of the six interfaces, described once: functions that must be there, defaults of the
- * others. Callers get a completed copy of a plugin's table and never ask whether a member is there. */
+ * interfaces.c: the tables of the six interfaces, described once: functions that must be there,
+ * defaults of the others. Callers get a completed copy of a plugin's table and never ask whether a
+ * member is there. */
 #include "plugin/interfaces.h"
 #include "base/memory.h"
 
@@ -320,7 +321,8 @@ static bool needed(const slot_t *slot, const void *table)
 
 static dp_status_t fill_table(const dp_plugin_t *plugin, const interface_t *interface, void *table)
 {
-    for (size_t i = 0; i < interface->nslots; i++) { /* all are judged before any default stands in for one */
+    /* all are judged before any default stands in for one */
+    for (size_t i = 0; i < interface->nslots; i++) {
         const slot_t *slot = &interface->slots[i];
 
         if (!is_there(table, slot->at) && needed(slot, table))
@@ -347,7 +349,8 @@ static dp_status_t make(const dp_plugin_t *plugin, const interface_t *interface,
         return dp_fail(DP_ERR_NOMEM, "plugin %s: no memory for its table %s", plugin->name, interface->id);
     made->original = original;
     made->interface = interface;
-    (void)dp_sized_take(made->table, (uint32_t)interface->bytes, original); /* a table may be longer */
+    /* a table may be longer */
+    (void)dp_sized_take(made->table, (uint32_t)interface->bytes, original);
     status = fill_table(plugin, interface, made->table);
     if (status < 0) {
         dp__free(made);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * load.c: finds a plugin's file, judges it before any of its code can run, maps it for good and judges what it says. */
+ * load.c: finds a plugin's file, judges it before any of its code can run, maps it for good and
+ * judges what it says. */
 #include "base/memory.h"
 #include "plugin/bare_host.h"
 #include "plugin/candidates.h"
@@ -25,7 +26,8 @@
 
 #define TRIED_BYTES 768
 
-/* Every file ever mapped, by device and inode; entries are never removed, as plugins are never unmapped. */
+/* Every file ever mapped, by device and inode; entries are never removed, as plugins are never
+ * unmapped. */
 typedef struct loaded {
     struct loaded *next;
     dev_t device;
@@ -124,8 +126,8 @@ static dp_status_t start_plugin(const char *path, const dp_plugin_t *plugin)
     return status;
 }
 
-/* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing shows before its
- * init runs: that happens once. */
+/* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing
+ * shows before its init runs: that happens once. */
 static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
 {
     const dp_plugin_t *plugin;

@@ -9,9 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ENTRY_BYTES 4096 /* a private group and a user fit; a group with a longer member list is not private */
+/* a private group and a user fit; a group with a longer member list is not private */
+#define ENTRY_BYTES 4096
 
-/* The group that a user gets for himself alone: it has his name and no other member. Never so for root. */
+/* The group that a user gets for himself alone: it has his name and no other member. Never so for
+ * root. */
 static bool is_private_group(gid_t gid)
 {
     char user_text[ENTRY_BYTES], group_text[ENTRY_BYTES];

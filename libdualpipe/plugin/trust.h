@@ -6,9 +6,9 @@
 
 #include <sys/stat.h>
 
-/* NULL when nobody but root and us can change what is at `st`, else the reason ("is writable by others"). A sticky
- * folder (/tmp) protects its entries; so does write permission for a group of our own, which Ubuntu gives by
- * default. */
+/* NULL when nobody but root and us can change what is at `st`, else the reason ("is writable by
+ * others"). A sticky folder (/tmp) protects its entries; so does write permission for a group of
+ * our own, which Ubuntu gives by default. */
 const char *dp__distrust(const struct stat *st);
 
 #endif

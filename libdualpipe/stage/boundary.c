@@ -6,7 +6,8 @@
 
 #include <dualpipe/stage.h>
 
-enum { ROW = 16 }; /* rows are multiples of this, so that every tensor of every length is as aligned as the first */
+/* rows are multiples of this, so that every tensor of every length is as aligned as the first */
+enum { ROW = 16 };
 
 dp_status_t dp_boundary_offsets(const dp_boundary_tensor_t *tensors, int32_t count, uint32_t tokens,
                                 size_t *offsets_out, size_t *bytes_out)

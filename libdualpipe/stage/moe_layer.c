@@ -3,7 +3,8 @@
  * moe_layer.c: a MoE transformer layer out of an attention and a MoE plugin, as four segments.
  *
  *   forward    attention + route | dispatch | experts | combine
- *   backward   combine(B) | experts(I), experts(W) | dispatch(B) | route(I) + attention(I), route(W) + attention(W)
+ *   backward   combine(B) | experts(I), experts(W) | dispatch(B) | route(I) + attention(I),
+ *              route(W) + attention(W)
  *
  * with recompute of experts and of attention before their I where the blocks want it. Parameters,
  * saved, backward_buffer and work memory of the layer are those of attention followed by those of
@@ -390,7 +391,8 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
 
 /* ---- replicated experts ---- */
 
-/* Finds this rank's replicas in the MoE instance's parameters: one after the other, each of expert_count elements. */
+/* Finds this rank's replicas in the MoE instance's parameters: one after the other, each of
+ * expert_count elements. */
 static dp_status_t find_replicas(dp_moe_layer_t *layer, const dp__replicas_config_t *shape)
 {
     const dp_param_t *param = layer->param_list + layer->attention_sizes.nparams;

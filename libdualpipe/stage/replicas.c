@@ -1,9 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * replicas.c: gradients of replicas summed, and what belongs to experts moved to where a new placement wants it.
+ * replicas.c: gradients of replicas summed, and what belongs to experts moved to where a new
+ * placement wants it.
  *
- * A move works in pieces: piece i is the same range of bytes of every expert that moves. All of a piece is read and has
- * travelled before any of it is written, and pieces do not overlap, so a replica may be source and target at once. */
+ * A move works in pieces: piece i is the same range of bytes of every expert that moves. All of a
+ * piece is read and has travelled before any of it is written, and pieces do not overlap, so a
+ * replica may be source and target at once. */
 #include "stage/replicas.h"
 
 #include "base/do.h"
@@ -218,7 +220,8 @@ dp_status_t dp__replicas_write(dp__replicas_t *r, int32_t *device_placement, con
 
 /* ---- sums ---- */
 
-/* turn[e]: place among the sums of an expert with several replicas, -1 of one with one. Returns how many there are. */
+/* turn[e]: place among the sums of an expert with several replicas, -1 of one with one. Returns how
+ * many there are. */
 static size_t number_replicated(dp__replicas_t *r, const int32_t *placement)
 {
     size_t n = 0;

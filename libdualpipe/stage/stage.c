@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * stage.c: chains parts into a stage and hands every segment the memory of its part.
  *
- * Work memory of a pass: two boundary tensors, used in turn for what flows from part to part, then the work memory of
- * the part that is running (parts of one pass run one after the other, so they share it). A forward has what is
- * backward_buffer of the running part behind that. */
+ * Work memory of a pass: two boundary tensors, used in turn for what flows from part to part, then
+ * the work memory of the part that is running (parts of one pass run one after the other, so they
+ * share it). A forward has what is backward_buffer of the running part behind that. */
 #include "stage/stage.h"
 #include "base/do.h"
 #include "base/sized.h"

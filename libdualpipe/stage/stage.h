@@ -45,9 +45,10 @@ typedef struct dp__stage_info {
 struct dp_stage {
     int32_t nparts, nsegments;
     size_t boundary_bytes;
-    size_t boundary_room;        /* of one of the two boundary tensors in work memory */
-    size_t backward_buffer_room; /* of the part that has most of it: behind a forward's work memory, ... */
-    size_t backward_buffer_at;   /* ... so far from its begin */
+    size_t boundary_room; /* of one of the two boundary tensors in work memory */
+    /* of the part that has most of it: behind a forward's work memory, ... */
+    size_t backward_buffer_room;
+    size_t backward_buffer_at; /* ... so far from its begin */
     dp_dtype_t dtype;
     int host;                      /* a segment has host functions */
     dp__stage_part_t *parts;       /* [nparts] */
@@ -70,8 +71,8 @@ static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
 extern _Thread_local const char *dp__segment_running;
 
 /* What segment `index` is called with in pass F, R, I or W: `call` describes the stage (its params,
- * grads, saved, backward_buffer, work, its x, y, dy, dx), *own_out its part, with nothing that the pass
- * may not touch. */
+ * grads, saved, backward_buffer, work, its x, y, dy, dx), *own_out its part, with nothing that the
+ * pass may not touch. */
 void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
                     dp_segment_call_t *own_out);
 /* Before the call of a part's first segment in F and its last in I: what goes past the part. */

@@ -56,7 +56,8 @@ typedef struct args {
 extern const option_row_t args_method[], args_sizes[], args_cost[], args_scales[], args_recompute[], args_lanes[],
     args_topology[], args_transport[], args_overlap[], args_memory[], args_bytes[], args_seed[], args_output[];
 
-/* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown, or an error. */
+/* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown,
+ * or an error. */
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out);
 void args_clear(args_t *args);
 

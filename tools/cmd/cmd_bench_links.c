@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_bench_links.c: dualpipe bench-links: how long messages take between ranks of a host and between hosts, over the
- * transports that a pipeline would use; written as a file for simulate and compare. */
+ * cmd_bench_links.c: dualpipe bench-links: how long messages take between ranks of a host and
+ * between hosts, over the transports that a pipeline would use; written as a file for simulate and
+ * compare. */
 #include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -273,8 +273,8 @@ static void say_status(void)
     _exit(0);
 }
 
-/* Waits for the keeper and passes signals on to it. Over several hosts it asks the one where rank 0 lives. Returns the
- * exit code. */
+/* Waits for the keeper and passes signals on to it. Over several hosts it asks the one where rank 0
+ * lives. Returns the exit code. */
 static int attend(pid_t keeper, int signal_fd, bool rank_0_is_here)
 {
     for (;;) {

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_search.c: dualpipe search: a better schedule than any built-in one, if there is one to be found. */
+ * cmd_search.c: dualpipe search: a better schedule than any built-in one, if there is one to be
+ * found. */
 #include <dualpipe/search.h>
 #include <float.h>
 #include <math.h>

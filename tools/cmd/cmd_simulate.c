@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_simulate.c: dualpipe simulate: how long a step takes, what is idle and what is held, under given costs. */
+ * cmd_simulate.c: dualpipe simulate: how long a step takes, what is idle and what is held, under
+ * given costs. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_verify.c: dualpipe verify: proves that a schedule from a file is complete and cannot deadlock. */
+ * cmd_verify.c: dualpipe verify: proves that a schedule from a file is complete and cannot
+ * deadlock. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>

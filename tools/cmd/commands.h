@@ -7,7 +7,8 @@
 
 #include "tools/io/options.h"
 
-/* argv[0] is the subcommand's own name; `--help` is understood by every one; returns an exit code. */
+/* argv[0] is the subcommand's own name; `--help` is understood by every one; returns an exit
+ * code. */
 int cmd_help(int argc, char **argv);
 int cmd_plugin(int argc, char **argv);
 int cmd_run(int argc, char **argv);

@@ -72,7 +72,8 @@ static void count_wait(const wait_t *wait, int64_t *waiting, int64_t *exposed)
     *exposed += length < wait->way ? length : wait->way;
 }
 
-/* An operation of two inputs has two RECV spans with one start; the later message is the one it waited for. */
+/* An operation of two inputs has two RECV spans with one start; the later message is the one it
+ * waited for. */
 exposed_t exposed_of(const dp_timeline_t *timeline, int32_t rank, const ways_t *ways)
 {
     int64_t count, waiting = 0, exposed = 0;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * exposed.h: how much of a rank's idle time a message was waited for, and how much it was on its way. */
+ * exposed.h: how much of a rank's idle time a message was waited for, and how much it was on its
+ * way. */
 #ifndef DP_TOOLS_EXPOSED_H
 #define DP_TOOLS_EXPOSED_H
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * listing.c: schedules as text of several kinds. What fprintf could not write, output_close finds out. */
+ * listing.c: schedules as text of several kinds. What fprintf could not write, output_close finds
+ * out. */
 #include "listing.h"
 
 #include <stdbool.h>

@@ -14,10 +14,10 @@ typedef struct matrix {
     double *values; /* [rows, columns], freed by matrix_clear() */
 } matrix_t;
 
-/* Reads a file, "-" for standard input. Text that begins with { or [ is JSON: an array of arrays of numbers,
- * or an object that has one under one of the keys [NULL terminated]. Other text has a row a line, numbers
- * parted by tabs, spaces or commas; # begins a comment. DP_ERR_INVALID: not a table; the message has line and
- * column. DP_ERR_IO, DP_ERR_NOMEM. */
+/* Reads a file, "-" for standard input. Text that begins with { or [ is JSON: an array of arrays of
+ * numbers, or an object that has one under one of the keys [NULL terminated]. Other text has a row
+ * a line, numbers parted by tabs, spaces or commas; # begins a comment. DP_ERR_INVALID: not a
+ * table; the message has line and column. DP_ERR_IO, DP_ERR_NOMEM. */
 dp_status_t matrix_read(const char *path, const char *const *keys, matrix_t *matrix_out);
 /* The same from text of `bytes` bytes, text[bytes] being 0. name: for messages. */
 dp_status_t matrix_parse(const char *name, const char *text, size_t bytes, const char *const *keys,

@@ -19,19 +19,21 @@ typedef struct plan {
     dp_simulation_t simulation; /* struct_size 0: not simulated */
 } plan_t;
 
-/* Each step includes those before it. They say what is wrong on stderr and return an exit code; CMD_OK: go on. Free
- * with plan_clear in any case. */
+/* Each step includes those before it. They say what is wrong on stderr and return an exit code;
+ * CMD_OK: go on. Free with plan_clear in any case. */
 int plan_schedule(const args_t *args, plan_t *plan);
 int plan_program(const args_t *args, plan_t *plan);
 int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline);
 void plan_clear(plan_t *plan);
 
-/* The costs of a command line for a schedule. Stage scales of a costs file that do not fit are left out, and stderr
- * says so; DP_ERR_INVALID: those of the command line do not fit. */
+/* The costs of a command line for a schedule. Stage scales of a costs file that do not fit are left
+ * out, and stderr says so; DP_ERR_INVALID: those of the command line do not fit. */
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out);
-/* Does what --overlap says to plan->schedule. costs: for a plan. DP_ERR_INVALID, DP_ERR_REJECTED: it cannot be done. */
+/* Does what --overlap says to plan->schedule. costs: for a plan. DP_ERR_INVALID, DP_ERR_REJECTED:
+ * it cannot be done. */
 dp_status_t plan_overlap(plan_t *plan, const dp_costs_t *costs);
-/* Puts the topology of a command line, if any, into the costs of plan->schedule; plan holds what it points to. */
+/* Puts the topology of a command line, if any, into the costs of plan->schedule; plan holds what it
+ * points to. */
 dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *costs);
 /* Says on stderr that the stage scales of a costs file, if any, are left out. */
 void plan_leave_scales(const args_t *args);

@@ -9,7 +9,8 @@
 
 #include "demo_rank.h"
 
-/* A chunk is its part of the device's layers; one layer is cut where there are fewer layers than chunks. */
+/* A chunk is its part of the device's layers; one layer is cut where there are fewer layers than
+ * chunks. */
 static demo_pace_t pace_of(const demo_request_t *request, const dp_schedule_t *schedule)
 {
     int32_t split = dp_schedule_split(schedule), layers = request->segments->layers / split;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * demo_rank.c: ranks as threads, each with a pipeline whose segments sleep their cost on the lanes of a MoE layer. */
+ * demo_rank.c: ranks as threads, each with a pipeline whose segments sleep their cost on the lanes
+ * of a MoE layer. */
 #include "demo_rank.h"
 
 #include <pthread.h>
@@ -12,8 +13,9 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-/* A sleeper wakes up late, by some tens of microseconds and more on a busy machine. A device starts what is queued
- * right behind what it has done, so a segment that begins this soon after the end due before it counts from there. */
+/* A sleeper wakes up late, by some tens of microseconds and more on a busy machine. A device starts
+ * what is queued right behind what it has done, so a segment that begins this soon after the end
+ * due before it counts from there. */
 #define LATE_SHARE 0.1 /* of a unit */
 
 typedef struct rank rank_t;

@@ -14,7 +14,8 @@ typedef struct demo_pace {
     double unit_ns;
 } demo_pace_t;
 
-/* Runs the steps, the ranks being threads of this process. *timeline_out: all steps; the caller frees it. */
+/* Runs the steps, the ranks being threads of this process. *timeline_out: all steps; the caller
+ * frees it. */
 dp_status_t demo_ranks_run(const dp_schedule_t *schedule, const demo_pace_t *pace, int32_t steps,
                            dp_timeline_t **timeline_out);
 

@@ -23,7 +23,8 @@ typedef struct draw_curve {
     int32_t nseries;
 } draw_curve_t;
 
-/* DP_ERR_INVALID: no point to draw. DP_ERR_UNSUPPORTED: built without cairo. DP_ERR_IO: the file. */
+/* DP_ERR_INVALID: no point to draw. DP_ERR_UNSUPPORTED: built without cairo. DP_ERR_IO: the
+ * file. */
 dp_status_t draw_curve_write(const draw_curve_t *curve, draw_format_t format, dp_write_fn write, void *user);
 /* Format by the name's ending: .png .svg .pdf. */
 dp_status_t draw_curve_save(const draw_curve_t *curve, const char *path);

@@ -59,7 +59,8 @@ static void flush_run(cairo_t *cr, run_t *run, double y, double height)
     run->any = false;
 }
 
-/* Boxes too narrow to be told apart become one, so that a picture's size does not depend on how many there are. */
+/* Boxes too narrow to be told apart become one, so that a picture's size does not depend on how
+ * many there are. */
 static void draw_boxes(cairo_t *cr, const draw_lane_t *lane, double y, double height, double per_unit)
 {
     run_t run = {.any = false};
@@ -82,7 +83,8 @@ static void draw_boxes(cairo_t *cr, const draw_lane_t *lane, double y, double he
     flush_run(cr, &run, y, height);
 }
 
-/* Short stretches are as pale as they are short: a column of the page is coloured by the part of it that is covered. */
+/* Short stretches are as pale as they are short: a column of the page is coloured by the part of it
+ * that is covered. */
 static void draw_strip(cairo_t *cr, const draw_lane_t *lane, double y, double height, double per_unit,
                        draw_color_t paper)
 {

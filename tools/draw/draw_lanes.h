@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * draw_lanes.h: what ran on which stream when, as a picture: lanes of boxes, with bands that name stretches of them. */
+ * draw_lanes.h: what ran on which stream when, as a picture: lanes of boxes, with bands that name
+ * stretches of them. */
 #ifndef DP_TOOLS_DRAW_LANES_H
 #define DP_TOOLS_DRAW_LANES_H
 

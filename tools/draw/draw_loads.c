@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * draw_loads.c: a cell for each layer and GPU, coloured by its load over the layer's mean, and a bar for the
- * fullest GPU. */
+ * draw_loads.c: a cell for each layer and GPU, coloured by its load over the layer's mean, and a
+ * bar for the fullest GPU. */
 #include "draw_loads.h"
 
 #include <math.h>

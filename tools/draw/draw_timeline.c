@@ -19,10 +19,12 @@
 #define SHORTEST_PLOT 760.0
 #define LONGEST_PLOT  14000.0
 #define TALLEST_ROWS  30000.0
-#define MANY_CELLS    40000 /* past that, a drawing program chokes on single boxes: they become one image */
+/* past that, a drawing program chokes on single boxes: they become one image */
+#define MANY_CELLS 40000
 
 static const double margin = 16.0, label_width = 58.0, idle_width = 58.0, head_height = 62.0, axis_height = 48.0,
-                    legend_line = 20.0, one_line = 1200.0; /* a page this wide has room for the whole legend in one */
+                    /* a page this wide has room for the whole legend in one */
+    legend_line = 20.0, one_line = 1200.0;
 
 /* Columns of the palette, in the legend's order. */
 enum { KIND_F, KIND_B, KIND_I, KIND_W, KINDS };
@@ -143,7 +145,8 @@ static void add_to_group(group_t *group, const cell_t *cell)
         group->passes[k].kind = KIND_B;
 }
 
-/* From the group `at` on: the lanes have their operations in the same order, of which one may have none. */
+/* From the group `at` on: the lanes have their operations in the same order, of which one may have
+ * none. */
 static group_t *group_of(row_t *row, const cell_t *cell, int64_t *at)
 {
     for (int64_t k = *at; k < row->ngroups && k < *at + DP_SPAN_PAIRS; k++)
@@ -367,7 +370,8 @@ static void draw_cell(const page_t *page, cairo_t *cr, double y, const cell_t *c
     draw_text(cr, x + width / 2.0, top + height / 2.0, 0.5, number);
 }
 
-/* "F0.3|B1.5", chunk and micro-batch, or "F3|B5" where the number says which; as much of it as there is room for. */
+/* "F0.3|B1.5", chunk and micro-batch, or "F3|B5" where the number says which; as much of it as
+ * there is room for. */
 static void draw_names(const page_t *page, cairo_t *cr, const group_t *group, double x, double width, double y)
 {
     static const char letters[KINDS] = {'F', 'B', 'I', 'W'};

@@ -1,12 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * draw_timeline.h: a timeline as a picture: a row per rank, a box per operation. Simulated, measured and imported runs
- * alike.
+ * draw_timeline.h: a timeline as a picture: a row per rank, a box per operation. Simulated,
+ * measured and imported runs alike.
  *
- * Forward orange, backward green, backward for input light green, backward for weights blue; overlapped pairs framed in
- * one box; micro-batch numbers; the second direction, leg or chunk in darker shades; idle white. Where there are
- * all-to-all spans, a row has lanes: above, what computes, below, what is dispatched and combined meanwhile; a frame
- * goes around what runs beside each other, pairs and braids, in both lanes, and is named by its passes. */
+ * Forward orange, backward green, backward for input light green, backward for weights blue;
+ * overlapped pairs framed in one box; micro-batch numbers; the second direction, leg or chunk in
+ * darker shades; idle white. Where there are all-to-all spans, a row has lanes: above, what
+ * computes, below, what is dispatched and combined meanwhile; a frame goes around what runs beside
+ * each other, pairs and braids, in both lanes, and is named by its passes. */
 #ifndef DP_TOOLS_DRAW_TIMELINE_H
 #define DP_TOOLS_DRAW_TIMELINE_H
 
@@ -23,7 +24,8 @@ typedef struct draw_timeline {
     int32_t first_rank, nranks; /* rows to show */
     int32_t chunks;             /* shades, 1 or more */
     dp_placement_t placement;   /* says what the shades mean */
-    int32_t second_direction;   /* added to the micro-batch numbers of chunk 1: M/2 when bidirectional, else 0 */
+    /* added to the micro-batch numbers of chunk 1: M/2 when bidirectional, else 0 */
+    int32_t second_direction;
 } draw_timeline_t;
 
 /* DP_ERR_INVALID: no span to draw. DP_ERR_UNSUPPORTED: built without cairo. */

@@ -8,7 +8,8 @@
 #include <stdbool.h>
 
 enum {
-    COST_KEY_SEGMENTS = 10,                                /* F to LAYERS come before attention.F, ... */
+    /* F to LAYERS come before attention.F, ... */
+    COST_KEY_SEGMENTS = 10,
     COST_KEY_R = COST_KEY_SEGMENTS + 3 * DP_SEGMENT_COSTS, /* R, attention.R, mlp.R */
     COST_KEYS = COST_KEY_R + 3
 };
@@ -26,12 +27,13 @@ int cost_keys_find(const char *name, size_t length);
 const char *cost_keys_number(const char *text, double *value_out);
 /* Numbers with commas between them, into stage_scale. */
 dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text);
-/* Lines KEY=VALUE, # comments, of a file ("-": standard input) into keys that are all free. Errors name file and
- * line. */
+/* Lines KEY=VALUE, # comments, of a file ("-": standard input) into keys that are all free. Errors
+ * name file and line. */
 dp_status_t cost_keys_read(const char *path, cost_keys_t *keys);
 /* What `from` gives and `keys` does not. */
 void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from);
-/* The costs they make, over those in *costs. pair_out->struct_size is 0 afterwards when no segment was given. */
+/* The costs they make, over those in *costs. pair_out->struct_size is 0 afterwards when no segment
+ * was given. */
 dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out);
 /* The segments of a layer, those that were not given 0. */
 dp_status_t cost_keys_segments(const cost_keys_t *keys, dp_segment_costs_t *segments_out);

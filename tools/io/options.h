@@ -52,8 +52,9 @@ struct option_row {
 #define METHOD_WORDS "@methods"
 
 struct command {
-    const char *name;                  /* "schedule" */
-    const char *program;               /* "train_moe": it is a program; NULL: a command of dualpipe */
+    const char *name; /* "schedule" */
+    /* "train_moe": it is a program; NULL: a command of dualpipe */
+    const char *program;
     const char *usage;                 /* help above the options; a line is wrapped */
     const option_row_t *const *tables; /* ends with NULL; each ends with OPTION_END */
     const char *notes;                 /* help below them */

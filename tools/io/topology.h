@@ -1,8 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * topology.h: files that say which rank lives on which host and how long messages take within and between hosts.
+ * topology.h: files that say which rank lives on which host and how long messages take within and
+ * between hosts.
  *
- *     HOSTS=0,0,1,1             the host of each rank; or RANKS_PER_HOST=2: as many neighbours on each
+ *     HOSTS=0,0,1,1             the host of each rank; or RANKS_PER_HOST=2: as many neighbours on
+ *                               each
  *     NEAR.HOP=0.004            latency between ranks of a host, in the unit of the costs
  *     NEAR.BANDWIDTH=6.1e6      bytes in a unit of time; 0 or left out: without limit
  *     FAR.HOP=5.1               the same between hosts
@@ -27,7 +29,8 @@ typedef enum topology_placing {
     TOPOLOGY_AS_GIVEN, /* HOSTS; neighbours together where only their number is given */
     TOPOLOGY_BLOCKS,   /* 0 0 1 1: neighbours together */
     TOPOLOGY_TURNS,    /* 0 1 0 1: in turn */
-    TOPOLOGY_MIRRORS   /* 0 1 1 0: ranks r and P-1-r together, which hold the same stages in DualPipe */
+    /* 0 1 1 0: ranks r and P-1-r together, which hold the same stages in DualPipe */
+    TOPOLOGY_MIRRORS
 } topology_placing_t;
 const char *topology_placing_name(topology_placing_t placing);
 
@@ -36,7 +39,8 @@ dp_status_t topology_read(const char *path, topology_t *topology);
 void topology_clear(topology_t *topology);
 /* Hosts that a job of `ranks` takes. DP_ERR_INVALID: HOSTS is of another number of ranks. */
 dp_status_t topology_hosts(const topology_t *topology, int32_t ranks, int32_t *hosts_out);
-/* The topology of a schedule of `ranks` ranks; host_of: [ranks], filled and pointed to. Errors as topology_hosts. */
+/* The topology of a schedule of `ranks` ranks; host_of: [ranks], filled and pointed to. Errors as
+ * topology_hosts. */
 dp_status_t topology_place(const topology_t *topology, topology_placing_t placing, int32_t ranks, int32_t *host_of,
                            dp_topology_t *topology_out);
 

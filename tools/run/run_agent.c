@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_agent.c: the keeper of `dualpipe run --agent`: starts and ends ranks of this host for a `dualpipe run`
- * elsewhere. */
+ * run_agent.c: the keeper of `dualpipe run --agent`: starts and ends ranks of this host for a
+ * `dualpipe run` elsewhere. */
 #include "run_job.h"
 #include "run_site.h"
 #include "run_status.h"
@@ -28,9 +28,11 @@ typedef struct agent {
     talk_out_t out;
     char **arguments; /* [argument_count + 1] */
     int argument_count;
-    bool prefix, started, over;                 /* over: there is nothing more to do */
-    bool open;                                  /* a rank may be started again, also when all have ended */
-    int signal_fd, life_fd, done_fd, status_fd; /* status_fd: rank 0 is being asked; -1: it is not */
+    bool prefix, started, over; /* over: there is nothing more to do */
+    /* a rank may be started again, also when all have ended */
+    bool open;
+    /* status_fd: rank 0 is being asked; -1: it is not */
+    int signal_fd, life_fd, done_fd, status_fd;
     talk_in_t status;
     bool answered;
     int64_t heard_ns, spoke_ns;
@@ -72,8 +74,8 @@ static bool address_of_ssh(char text[64])
            strcmp(text, "::1") != 0;
 }
 
-/* The one that the host's name means elsewhere, if it is one of ours; else the first that is no loopback, one of IPv4
- * if there is any; loopback when there is no other. */
+/* The one that the host's name means elsewhere, if it is one of ours; else the first that is no
+ * loopback, one of IPv4 if there is any; loopback when there is no other. */
 static void address_of_interfaces(const char *hint, char text[64])
 {
     struct ifaddrs *all = NULL;
@@ -93,7 +95,8 @@ static void address_of_interfaces(const char *hint, char text[64])
     freeifaddrs(all);
 }
 
-/* A name is looked up here, and what it means here is told to all others as a number: they may know it otherwise. */
+/* A name is looked up here, and what it means here is told to all others as a number: they may know
+ * it otherwise. */
 static bool look_up(const char *name, char text[64])
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
@@ -181,7 +184,8 @@ static bool start_ranks(agent_t *a, const char *where)
     return a->started;
 }
 
-/* One that cannot be has ended as it did before; one that has no program ends once more, as a process. */
+/* One that cannot be has ended as it did before; one that has no program ends once more, as a
+ * process. */
 static void start_again(agent_t *a, const char *end)
 {
     int rank = atoi(end), i = rank - a->site.first;

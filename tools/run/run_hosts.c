@@ -328,7 +328,8 @@ static void take_line(work_t *w, host_t *host, char *line)
     char *argument;
 
     if (strncmp(line, TALK_MARK, mark) != 0) {
-        run_say("%s says: %s", host->name, line); /* the command that reaches it, or a shell there */
+        /* the command that reaches it, or a shell there */
+        run_say("%s says: %s", host->name, line);
         return;
     }
     line += mark;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_job.c: the keeper of `dualpipe run` on one host: starts the ranks, watches them, and decides when it is over. */
+ * run_job.c: the keeper of `dualpipe run` on one host: starts the ranks, watches them, and decides
+ * when it is over. */
 #include "run_job.h"
 #include "run_site.h"
 #include "run_verdict.h"

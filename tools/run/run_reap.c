@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_reap.c: ends every descendant. Orphans come to a child subreaper one generation at a time, so this goes round
- * until there are no children left. */
+ * run_reap.c: ends every descendant. Orphans come to a child subreaper one generation at a time, so
+ * this goes round until there are no children left. */
 #include "run_job.h"
 
 #include <dirent.h>
@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The parent of a process, 0 when it is gone: the second field after the name, which may hold anything. */
+/* The parent of a process, 0 when it is gone: the second field after the name, which may hold
+ * anything. */
 static pid_t parent_of(const char *pid)
 {
     char path[64], text[512];
@@ -45,7 +46,8 @@ static void kill_children(void)
         return;
     for (struct dirent *entry; (entry = readdir(proc)) != NULL;)
         if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && parent_of(entry->d_name) == self)
-            (void)kill((pid_t)atoi(entry->d_name), SIGKILL); /* our own child: its number cannot have passed on */
+            /* our own child: its number cannot have passed on */
+            (void)kill((pid_t)atoi(entry->d_name), SIGKILL);
     closedir(proc);
 }
 

@@ -89,7 +89,8 @@ bool run_site_open(run_site_t *site, run_relay_t *relay)
         sigdelset(&site->old_mask, run_signals[i]);
     sigdelset(&site->old_mask, SIGCHLD);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGTTOU, SIG_IGN); /* neither our group nor theirs is the terminal's; all may write to it */
+    /* neither our group nor theirs is the terminal's; all may write to it */
+    signal(SIGTTOU, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     allow_descriptors(site);
     site->ends = memfd_create("dualpipe-ends", MFD_CLOEXEC);
@@ -108,7 +109,8 @@ bool run_site_open(run_site_t *site, run_relay_t *relay)
 /* ---- starting a rank ---- */
 
 typedef struct ends {
-    int out[2], err[2], secret[2], report[2]; /* [0] to read from; report: errno when there is no program */
+    /* [0] to read from; report: errno when there is no program */
+    int out[2], err[2], secret[2], report[2];
 } ends_t;
 
 static void close_ends(ends_t *ends)
@@ -245,8 +247,9 @@ static bool start_rank(run_site_t *site, int i, int *error_out)
     return *error_out == 0;
 }
 
-/* Rank 0 holds a connection to each rank and watches its process; every rank has what its libraries open. What is
- * allowed is known now; later it would be found out by a rank in the middle of joining. */
+/* Rank 0 holds a connection to each rank and watches its process; every rank has what its libraries
+ * open. What is allowed is known now; later it would be found out by a rank in the middle of
+ * joining. */
 static bool enough_descriptors(run_site_t *site)
 {
     rlim_t wanted = 32 + (site->first == 0 ? 3 * (rlim_t)site->world : 0);

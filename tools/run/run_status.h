@@ -9,8 +9,8 @@
 
 #define RUN_STATUS_NONE "rank 0 does not answer: it has not joined yet, or it is stopped"
 
-/* Prints what each job of ours tells: of the process `of` or one that it has started; 0: of all. Returns how many have
- * answered. One that is stopped takes five seconds. */
+/* Prints what each job of ours tells: of the process `of` or one that it has started; 0: of all.
+ * Returns how many have answered. One that is stopped takes five seconds. */
 int run_status(pid_t of, FILE *to);
 
 #endif

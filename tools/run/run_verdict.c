@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SIGNAL_FACTOR 5  /* a signal asks for an orderly end: that takes longer than dying */
-#define PEER_DIED     13 /* by convention, the exit code of a rank that ends because another one has died */
-#define DECISION_NS   200000000
+#define SIGNAL_FACTOR 5 /* a signal asks for an orderly end: that takes longer than dying */
+/* by convention, the exit code of a rank that ends because another one has died */
+#define PEER_DIED   13
+#define DECISION_NS 200000000
 
 run_end_t run_end_of(const siginfo_t *info, int rank)
 {
@@ -72,8 +73,9 @@ static int64_t from_now(double seconds)
     return run_now_ns() + (int64_t)(seconds * 1e9);
 }
 
-/* Others can notice a death and end themselves while the dead rank is still being taken apart by the system. So the
- * first end that is seen is not the first cause yet: for a moment, a better one may come. */
+/* Others can notice a death and end themselves while the dead rank is still being taken apart by
+ * the system. So the first end that is seen is not the first cause yet: for a moment, a better one
+ * may come. */
 static int weight(const run_end_t *end)
 {
     if (end->how != RUN_EXITED)

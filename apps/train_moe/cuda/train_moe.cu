@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * train_moe.cu: kernels of the trainer's own computations: embedding, head, AdamW, sums of squares. T tokens, width d,
- * 256 byte values, matrices row-major; E the dtype, A = cuda_sum_t<E> the type of gradients and of the optimizer's
- * state. Every sum has a fixed order. compute_cuda.c launches them. */
+ * train_moe.cu: kernels of the trainer's own computations: embedding, head, AdamW, sums of squares.
+ * T tokens, width d, 256 byte values, matrices row-major; E the dtype, A = cuda_sum_t<E> the type
+ * of gradients and of the optimizer's state. Every sum has a fixed order. compute_cuda.c launches
+ * them. */
 #include "cuda/device.cuh"
 
 #define VOCAB 256
@@ -69,7 +70,8 @@ template <typename E> CUDA_DEVICE void norm_again(const E *x, const cuda_sum_t<E
         n[row + i] = cuda_from_float<E>(cuda_float(x[row + i]) * rstd[blockIdx.x] * cuda_float(gain[i]));
 }
 
-/* dlogits = softmax(logits) - onehot(target), losses[t] = -log softmax(logits)[target]; one warp per token. */
+/* dlogits = softmax(logits) - onehot(target), losses[t] = -log softmax(logits)[target]; one warp
+ * per token. */
 template <typename E>
 CUDA_DEVICE void cross_entropy(const cuda_sum_t<E> *logits, const uint8_t *targets, E *dlogits, double *losses, int T)
 {
@@ -154,7 +156,8 @@ struct adamw_range {
     uint64_t decays;
 };
 
-/* A chunk at once: element n of its ranges, `count` of them in all, by thread n, n + step and so on. */
+/* A chunk at once: element n of its ranges, `count` of them in all, by thread n, n + step and so
+ * on. */
 template <typename E>
 CUDA_DEVICE void adamw(adamw_constants<cuda_sum_t<E>> f, E *params, cuda_sum_t<E> *master, cuda_sum_t<E> *mean,
                        cuda_sum_t<E> *squares, const cuda_sum_t<E> *grads, const adamw_range *range, size_t count)

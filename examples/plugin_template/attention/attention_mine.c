@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_mine.c: an attention plugin to start from: attention.h's formula written down plainly, one row at a time in
- * double, for devices whose streams run host functions on host memory. Correct and slow. Compiles as C11 and as
- * C++20. */
+ * attention_mine.c: an attention plugin to start from: attention.h's formula written down plainly,
+ * one row at a time in double, for devices whose streams run host functions on host memory. Correct
+ * and slow. Compiles as C11 and as C++20. */
 #include <dualpipe/attention.h>
 
 #include <math.h>
@@ -22,9 +22,10 @@ struct dp_attention {
 
 /* What one micro-batch keeps in io.saved, all in double whatever the dtype. */
 typedef struct saved {
-    double *x;          /* [T, d] */
-    double *rstd;       /* [T] 1 / rms(x) */
-    double *q, *k, *v;  /* [T, heads, dim], q and k rotated; backward_input replaces them by the gradients */
+    double *x;    /* [T, d] */
+    double *rstd; /* [T] 1 / rms(x) */
+    /* [T, heads, dim], q and k rotated; backward_input replaces them by the gradients */
+    double *q, *k, *v;
     double *o;          /* [T, heads, vd] what goes into wo */
     double *lse;        /* [T, heads] log of the sum of exp(logits) */
     double *dy, *dnorm; /* [T, d], [d]: left by backward_input for backward_weight */
@@ -246,7 +247,8 @@ static void run_backward_input(const dp_attention_t *a, const dp_io_t *io)
         for (size_t i = 0; i < a->d && io->dx != NULL; i++)
             put(a, io->dx, t * a->d + i, s.dy[t * a->d + i] + s.rstd[t] * (dn[i] - along * x[i] * s.rstd[t]));
     }
-    memcpy(s.q, dq, nq * sizeof(*dq)); /* what backward_weight needs must lie in saved: scratch is gone by then */
+    /* what backward_weight needs must lie in saved: scratch is gone by then */
+    memcpy(s.q, dq, nq * sizeof(*dq));
     memcpy(s.k, dk, nk * sizeof(*dk));
     memcpy(s.v, dv, nv * sizeof(*dv));
 }
@@ -461,11 +463,8 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(attention_mine) = {
-    .struct_size = sizeof(dp_plugin_t), /* these three are DP_PLUGIN_HEAD, named: C++ has all members named or none */
-    .abi_major = DP_ABI_MAJOR,
-    .abi_minor = DP_ABI_MINOR,
-    .name = "attention_mine",
-    .version = "0.1",
-    .summary = "a template: plain loops on host memory",
+    /* these three are DP_PLUGIN_HEAD, named: C++ has all members named or none */
+    .struct_size = sizeof(dp_plugin_t), .abi_major = DP_ABI_MAJOR, .abi_minor = DP_ABI_MINOR,
+    .name = "attention_mine",           .version = "0.1",          .summary = "a template: plain loops on host memory",
     .get_interface = get_interface,
 };

@@ -1,10 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_mine.c: a device to start from: the CPU, each stream a thread that works through a ring of entries.
+ * device_mine.c: a device to start from: the CPU, each stream a thread that works through a ring of
+ * entries.
  *
- * Two counters carry everything: `filled`, how many entries were put into a stream, wakes its thread; `done`, how many
- * it has finished, is what synchronize waits for, and an event is a stream and a number of entries. A stream that has
- * failed goes on counting but runs nothing, so nobody waits for it in vain. */
+ * Two counters carry everything: `filled`, how many entries were put into a stream, wakes its
+ * thread; `done`, how many it has finished, is what synchronize waits for, and an event is a stream
+ * and a number of entries. A stream that has failed goes on counting but runs nothing, so nobody
+ * waits for it in vain. */
 #define _GNU_SOURCE /* pthread_timedjoin_np */
 #include <dualpipe/device.h>
 
@@ -74,8 +76,9 @@ static uint64_t progress(dp_device_t *device)
     return sum;
 }
 
-/* Until `s` has finished `count` entries. timeout_ns < 0: the job's limit, counted from the last entry that any stream
- * of the device finished: the wait that really hangs is to be the one that says so. */
+/* Until `s` has finished `count` entries. timeout_ns < 0: the job's limit, counted from the last
+ * entry that any stream of the device finished: the wait that really hangs is to be the one that
+ * says so. */
 static dp_status_t wait_done(dp_stream_t *s, uint64_t count, int64_t timeout_ns, const char *what)
 {
     const dp_host_t *host = s->device->host;
@@ -139,7 +142,8 @@ static int run_entry(dp_stream_t *s)
     return !last;
 }
 
-/* Leaves when told to, and when the job has ended and nothing is left to do: no wait would last then. */
+/* Leaves when told to, and when the job has ended and nothing is left to do: no wait would last
+ * then. */
 static void *work(void *arg)
 {
     dp_stream_t *s = arg;
@@ -155,7 +159,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* False when a function does not return. The clock of pthread_timedjoin_np may jump: hence a second at a time. */
+/* False when a function does not return. The clock of pthread_timedjoin_np may jump: hence a second
+ * at a time. */
 static int join(dp_stream_t *s)
 {
     for (int i = 0; i < LEAVE_SECONDS && s->running; i++) {
@@ -195,7 +200,8 @@ static dp_status_t mine_synchronize(dp_stream_t *s, int64_t timeout_ns)
     const int over = host->aborted(host) < 0;
 
     if (status < 0 && over &&
-        !join(s)) /* the job has ended: the caller may free what the stream used only once it is at rest */
+        /* the job has ended: the caller may free what the stream used only once it is at rest */
+        !join(s))
         return DP_FAIL(host, DP_ERR_TIMEOUT, "a function on a stream does not return");
     failure = over || status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
     status = failure < 0 ? failure : status;
@@ -247,7 +253,8 @@ static void mine_stream_close(dp_stream_t *s)
     if (s == NULL || s->ring == NULL)
         return;
     if (s->running)
-        (void)stream_put(s, NULL, NULL, 0); /* the last entry; when the job has ended the thread leaves by itself */
+        /* the last entry; when the job has ended the thread leaves by itself */
+        (void)stream_put(s, NULL, NULL, 0);
     if (!join(s)) {
         s->device->host->log(s->device->host, DP_LOG_WARN, "device_mine",
                              "a function on a stream does not return: its thread is left behind");
@@ -298,7 +305,8 @@ static dp_status_t mine_event_record(dp_event_t *event, dp_stream_t *s)
     return DP_OK;
 }
 
-/* Nothing runs on data that were never made: whoever waits for a stream that had failed by then fails as well. */
+/* Nothing runs on data that were never made: whoever waits for a stream that had failed by then
+ * fails as well. */
 static dp_status_t run_wait(void *arg)
 {
     const dp_event_t *event = arg;
@@ -316,7 +324,8 @@ static dp_status_t mine_stream_wait(dp_stream_t *s, dp_event_t *event)
         return DP_FAIL(s->device->host, DP_ERR_INVALID, "a stream cannot wait for an event of another device");
     if (event->stream == NULL || event->stream == s)
         return DP_OK;
-    return stream_put(s, run_wait, event, sizeof(*event)); /* as it is now: a later record is another matter */
+    /* as it is now: a later record is another matter */
+    return stream_put(s, run_wait, event, sizeof(*event));
 }
 
 /* ---- work ---- */
