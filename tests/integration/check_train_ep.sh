@@ -48,7 +48,8 @@ done
 # ---- what is said, and what cannot be ----
 
 threads 2 --ep 2 --steps 1 --sample 0 --ep-plugin exchange
-expect 0 out 'rows of experts by exchange' 'the report'
+expect 0 out 'rows of experts by' 'the report'
+expect 0 out '^ *exchange$' 'the plugin in the report'
 threads 2 --ep 2 --steps 1 --sample 0 --ep-plugin nothing_like_it
 expect 11 err 'dp_ep_nothing_like_it.so' 'a plugin that is not there'
 threads 2 --ep 2 --steps 1 --sample 0 --ep-plugin moe_cpu

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_plain.c: moe_cpu without replicas and dp.ep/1, which it refuses. MOCK_REAL: the file of
- * moe_cpu. */
+ * mock_moe_plain.c: moe_cpu without replicas and dp.ep.draft/1, which it refuses. MOCK_REAL: the
+ * file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include <dlfcn.h>
