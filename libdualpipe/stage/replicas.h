@@ -23,7 +23,7 @@ typedef struct dp__replicas_config {
     uint32_t exchange_id; /* one exchange id on comm that no other uses (a MoE instance takes 4) */
 } dp__replicas_config_t;
 
-/* Allocates staging memory, (R + n) pieces of at most 64 KiB and min(E, R - E) gradients of an
+/* Allocates staging memory, (R + n) blocks of at most 64 KiB and min(E, R - E) gradients of an
  *  expert, and opens an exchange on comm; the caller calls comm start() afterwards (a pipeline
  *  does). Config is copied; device and comm outlive the object. DP_ERR_INVALID: sizes that cannot
  *  be; DP_ERR_UNSUPPORTED: a comm without exchanges. [main] */
@@ -52,7 +52,7 @@ dp_status_t dp__replicas_sum(dp__replicas_t *replicas, const int32_t *placement,
 
 /*
  * Gives every replica of placement `to` what belongs to its expert under `from`. Only what changes
- * travels: a replica whose expert stays is left alone, one whose expert is on this rank already is
+ * is sent: a replica whose expert stays is left alone, one whose expert is on this rank already is
  * copied, the rest is sent, by the expert's old replicas in turn. No step may run meanwhile.
  * from, to   [R] host memory, the same on all ranks.
  * memories   [count] parameters, optimizer state and so on; the same sizes in the same order on all

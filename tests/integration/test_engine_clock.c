@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_engine_clock.c: what the engine enqueues, on streams that only count time, against the
  * simulation of the same program: every segment of every rank begins and ends in the same
- * nanosecond. Transfers are a second model of their own, written for this test: ranks are threads
+ * nanosecond. Transfers are a second model, written for this test: ranks are threads
  * that wait for each other's times. */
 #include "tests/support/braided.h"
 #include "tests/support/suite.h"

@@ -681,8 +681,9 @@ START_TEST(each_pair_has_a_table_of_its_own)
     ck_assert_int_eq(dp__mixed_table(&near_vt, &far_vt, &t), DP_OK);
     ck_assert_ptr_eq(t, table);
     ck_assert(dp__mixed_is(t) && !dp__mixed_is(&near_vt));
-    ck_assert_uint_eq(t->caps, DP_COMM_CAP_HOSTS | DP_COMM_CAP_ONE_SIDED); /* far has no inline messages */
-    for (int i = 0; i < 9; i++) {                                          /* each opens with its own two */
+    /* far has no inline messages; each opens with its own two */
+    ck_assert_uint_eq(t->caps, DP_COMM_CAP_HOSTS | DP_COMM_CAP_ONE_SIDED);
+    for (int i = 0; i < 9; i++) {
         dp_comm_config_t config = config_of(0);
         dp_comm_t *comm;
 
