@@ -42,9 +42,9 @@ typedef struct dp_moe_block_options {
     /* ---- plugins, by name or path: "cpu" means "attention_cpu", "moe_cpu" ---- */
     /* NULL: DUALPIPE_PLUGINS, else those of the device's kind (dp_device_vt_t.kind). */
     const char *attention, *moe;
-    /* A draft (draft/ep.h): a plugin for dispatch and combine; "exchange" means "ep_exchange". NULL:
-     * DUALPIPE_PLUGINS. That unset, or "": none, the MoE plugin's own exchanges. A MoE plugin that
-     * takes none refuses that with DP_ERR_UNSUPPORTED. */
+    /* A draft (draft/ep.h): a plugin for dispatch and combine; "exchange" means "ep_exchange".
+     * NULL: DUALPIPE_PLUGINS. That unset, or "": none, the MoE plugin's own exchanges. A MoE plugin
+     * that takes none refuses that with DP_ERR_UNSUPPORTED. */
     const char *ep;
 } dp_moe_block_options_t;
 #define DP_MOE_BLOCK_OPTIONS_MIN DP_SIZE_TO(dp_moe_block_options_t, ep)

@@ -244,8 +244,9 @@ typedef struct dp_step {
     double aux_loss;
     double *losses; /* [M] or NULL: the loss of each micro-batch */
     /** Fewer micro-batches than the pipeline was opened for: this step has number 0 to
-     *  microbatches - 1, on all ranks alike. The others are neither computed nor sent. loss_scale 0:
-     *  1 / (microbatches * ep * dp). DP_ERR_UNSUPPORTED with dp_pipeline_options_t.graph. 0: all */
+     *  microbatches - 1, on all ranks alike. The others are neither computed nor sent. loss_scale
+     *  0: 1 / (microbatches * ep * dp). DP_ERR_UNSUPPORTED with dp_pipeline_options_t.graph. 0:
+     * all */
     int32_t microbatches;
 } dp_step_t;
 #define DP_STEP_MIN DP_SIZE_TO(dp_step_t, losses)

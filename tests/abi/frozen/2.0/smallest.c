@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * smallest.c: the smallest trainer. `dualpipe run -n 2 -- smallest` trains two stages y = tanh(x W) with DualPipe,
- * until they turn a row of numbers around. A stage is one part with one segment: three functions in plain C. */
+ * smallest.c: the smallest trainer. `dualpipe run -n 2 -- smallest` trains two stages y = tanh(x W)
+ * with DualPipe, until they turn a row of numbers around. A stage is one part with one segment:
+ * three functions in plain C. */
 #include <dualpipe/dualpipe.h>
 
 #include <math.h>
@@ -26,8 +27,9 @@ typedef struct stages {
 static dp_status_t forward(void *self, const dp_segment_call_t *call)
 {
     const double(*W)[WIDTH] = call->params;
-    const double *x = call->x != NULL ? call->x : call->input; /* the first stage gets the trainer's data */
-    const double *target = call->target;                       /* NULL but in the last stage */
+    /* the first stage gets the trainer's data */
+    const double *x = call->x != NULL ? call->x : call->input;
+    const double *target = call->target; /* NULL but in the last stage */
     saved_t *saved = call->saved;
 
     (void)self;
@@ -116,7 +118,8 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
 
 /* ---- training ---- */
 
-/* First values, then gradient descent. Each stage is held twice, by two ranks, and both do the same. */
+/* First values, then gradient descent. Each stage is held twice, by two ranks, and both do the
+ * same. */
 static dp_status_t update(dp_pipeline_t *pipeline, int step)
 {
     dp_chunk_view_t chunk = {.struct_size = sizeof(chunk)};
