@@ -129,7 +129,7 @@ static dp_status_t find_two(const char *near, const char *far, dp__backend_t *ba
 
 enum { USABLE = 1, REACHES_HOSTS = 2 };
 
-/* Transports that this rank may choose, and what each rank said of its own. All ranks go through
+/* Transports that this rank may choose, and what each rank said of them. All ranks go through
  * those of rank 0 in its order, so that nobody maps what a better one makes unnecessary. */
 typedef struct search {
     dp_pipeline_t *p;

@@ -32,7 +32,7 @@
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   shards.c   the same with a shard of the optimizer on each rank
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
- *   profile.c  the same for a profiler's eyes
+ *   profile.c  reports operations to a profiler plugin
  *   spans.c    what was recorded
  *   align.c    what all ranks recorded, on one clock */
 #ifndef DP_ENGINE_ENGINE_H
@@ -64,7 +64,7 @@ typedef struct dp__run {
     int stuck; /* a lane does not come to rest: its memory must stay */
 } dp__run_t;
 
-/* What is not in a struct of its own is settled by open.c and read by all. */
+/* What is in no separate struct is settled by open.c and read by all. */
 struct dp_pipeline {
     dp_pipeline_options_t options;
     dp_group_t *group;

@@ -86,7 +86,7 @@ static void set_input(dp_segment_call_t *call, int op, const void *data)
     *(op == DP_OP_F ? &call->x : &call->dy) = data;
 }
 
-/* Where a pass begins whose input does not come by a receive of its own. */
+/* Where a pass begins whose input does not come by a separate receive. */
 static void find_input(const putting_t *x, int32_t number, dp_segment_call_t *call)
 {
     const dp__step_pass_t *pass = &x->plan->commands.passes[number];

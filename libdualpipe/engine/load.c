@@ -11,20 +11,20 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PIECE = 1 << 20 };
+enum { BLOCK = 1 << 20 };
 
 typedef struct loading {
     dp_pipeline_t *p;
     dp_checkpoint_t *checkpoint;
     const dp__kept_t *kept; /* what is being read, ... */
     size_t first;           /* ... out of a tensor that begins with this element of the whole */
-    double *buffer;         /* [PIECE] bytes, which the host and copies of the device reach */
+    double *buffer;         /* [BLOCK] bytes, which the host and copies of the device reach */
     double own;             /* parameters that this rank would save */
 } loading_t;
 
 /* ---- one tensor ---- */
 
-/* What of a piece is ours goes to its place. */
+/* What of a block is ours goes to its place. */
 static dp_status_t put_bytes(void *user, size_t at, const void *data, size_t bytes)
 {
     const loading_t *l = user;
@@ -98,7 +98,7 @@ static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bo
         l->first = first;
         *count_out += common(kept, first, end);
         if (take)
-            status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, PIECE, put_bytes, l);
+            status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, BLOCK, put_bytes, l);
     }
     return status;
 }
@@ -130,7 +130,7 @@ static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
     }
     DO(dp_checkpoint_tensor(l->checkpoint, (uint32_t)i, &there));
     if (there.dtype == kept->dtype && there.count == whole)
-        return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, PIECE, put_bytes, l);
+        return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, BLOCK, put_bytes, l);
     return kept->optional
                ? DP_OK
                : dp_fail(DP_ERR_MISMATCH, "%s: tensor %s has %" PRIu64 " elements of %s, this model's has %zu of %s",
@@ -166,7 +166,7 @@ static uint32_t parameters_in(const dp_checkpoint_t *checkpoint)
     return n;
 }
 
-/* Every rank found all of its own: as many are in the checkpoint as there are, or more. */
+/* Every rank found all that it has: as many are in the checkpoint as there are, or more. */
 static dp_status_t check_rest(loading_t *l)
 {
     const uint32_t n = parameters_in(l->checkpoint);
@@ -262,7 +262,7 @@ dp_status_t dp_pipeline_load(dp_pipeline_t *p, const char *folder, uint64_t *ste
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_load: %s is NULL", folder == NULL ? "folder" : "step_out");
     status = dp__gather_finish(p);
     if (status >= 0)
-        status = dp__shared_memory(p, PIECE, &account, &l.buffer);
+        status = dp__shared_memory(p, BLOCK, &account, &l.buffer);
     p->memory.total -= account;
     if (status >= 0)
         status = load_newest(&l, folder, step_out);

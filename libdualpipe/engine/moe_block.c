@@ -59,7 +59,7 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
     return b->attention_vt->open(context->host, &config, &b->attention);
 }
 
-/* The plugin that carries rows, if one was named. */
+/* The plugin for dispatch and combine, if one was named. */
 static dp_status_t load_ep(const dp_build_context_t *context, const dp_moe_block_options_t *options,
                            const dp_ep_vt_t **ep_out)
 {

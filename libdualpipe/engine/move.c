@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * move.c: the state of one rank sent to another, in pieces over a channel that is opened for it and
+ * move.c: the state of one rank sent to another, in blocks over a channel that is opened for it and
  * closed again. Both walk through the same list: stages in the order of the path, what belongs to
  * the pipeline and the job last. */
 #include "engine/engine.h"
@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-enum { PIECE_BYTES = 256 * 1024, PIECES = 4 };
+enum { BLOCK_BYTES = 256 * 1024, BLOCKS = 4 };
 
 typedef struct road {
     dp_pipeline_t *p;
@@ -38,8 +38,8 @@ static dp_status_t open_road(road_t *r, int32_t from, int32_t to)
         .struct_size = sizeof(channel),
         .peer = r->sends ? 1 : 0,
         .sender = r->sends,
-        .slots = PIECES,
-        .slot_bytes = PIECE_BYTES,
+        .slots = BLOCKS,
+        .slot_bytes = BLOCK_BYTES,
         .label = "state of a rank",
     };
     dp_status_t status;
@@ -51,7 +51,7 @@ static dp_status_t open_road(road_t *r, int32_t from, int32_t to)
     return status < 0 ? status : r->vt->start(r->comm);
 }
 
-static dp_status_t pass_piece(road_t *r, char *memory, size_t bytes)
+static dp_status_t pass_block(road_t *r, char *memory, size_t bytes)
 {
     const dp_message_tag_t tag = {.number = r->number++, .step = r->p->run.step, .bytes = (uint32_t)bytes};
     const void *slot;
@@ -69,8 +69,8 @@ static dp_status_t pass(road_t *r, void *memory, size_t bytes)
 {
     dp_status_t status = DP_OK;
 
-    for (size_t at = 0; at < bytes && status >= 0; at += PIECE_BYTES)
-        status = pass_piece(r, (char *)memory + at, bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+    for (size_t at = 0; at < bytes && status >= 0; at += BLOCK_BYTES)
+        status = pass_block(r, (char *)memory + at, bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * norm.c: the norm of the whole model's gradient. The squares of a piece of a parameter are added
+ * norm.c: the norm of the whole model's gradient. The squares of a block of a parameter are added
  * in the order of its elements; the sums of pieces are added without rounding, so that it does not
  * matter which rank has which. */
 #include "engine/engine.h"
@@ -79,8 +79,8 @@ static double squares(const void *values, size_t count, dp_dtype_t dtype)
     return sum;
 }
 
-/* Adds the squares of a shard, whose pieces are those of its parameter. Memory that the host does
- * not reach is copied a few pieces at a time. */
+/* Adds the squares of a shard, whose blocks are those of its parameter. Memory that the host does
+ * not reach is copied a few blocks at a time. */
 static dp_status_t add_squares(dp_pipeline_t *p, const char *grads, size_t count, exact_t *sum)
 {
     const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);

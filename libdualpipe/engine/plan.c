@@ -73,7 +73,7 @@ static dp_status_t watch_order(const builder_t *b)
     return DP_OK;
 }
 
-/* The link of a channel of `program`, which may be the forward-only one with channels of its own
+/* The link of a channel of `program`, which may be the forward-only one with separate channels
  * numbering. */
 static int32_t find_link(const dp_pipeline_t *p, const dp_channel_t *wanted)
 {

@@ -24,7 +24,7 @@ typedef struct statement {
 
 /* ---- coming together ---- */
 
-/* Streams of devices with memory of their own belong to the trainer as well: there the first death
+/* Streams of devices with separate memory belong to the trainer as well: there the first death
  * is the end. */
 static bool can_go_on(const dp_pipeline_t *p)
 {

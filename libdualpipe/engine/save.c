@@ -99,7 +99,7 @@ static void give_up(dp__saving_t *s)
         dp_log(DP_LOG_WARN, "checkpoint", "%s", dp_last_error());
 }
 
-/* The first rank that failed for a reason of its own. -1: none. */
+/* The first rank that failed for a local reason. -1: none. */
 static int32_t find_failed(const statement_t *all, int32_t n)
 {
     int32_t failed = -1;

@@ -81,19 +81,19 @@ static void stretch(const dp_pipeline_t *p, dp__chunk_t *chunk, const dp_param_t
     last->nparams++;
 }
 
-/* The cut nearest to element `at` of a stretch, at the end of a piece of the parameter that it is
+/* The cut nearest to element `at` of a stretch, at the end of a block of the parameter that it is
  * in. */
 static size_t nearest(const dp__chunk_t *chunk, const dp__stretch_t *s, size_t at)
 {
     const dp_param_t *param = &chunk->stage->param_list[s->param];
     uint32_t i = 0;
-    size_t begin, piece;
+    size_t begin, block;
 
     while (i + 1 < s->nparams && param[i + 1].offset - s->first <= at)
         i++;
     begin = param[i].offset - s->first;
-    piece = (at - begin + DP_SHARD_PIECE / 2) / DP_SHARD_PIECE * DP_SHARD_PIECE;
-    return begin + (piece < param[i].count ? piece : param[i].count);
+    block = (at - begin + DP_SHARD_PIECE / 2) / DP_SHARD_PIECE * DP_SHARD_PIECE;
+    return begin + (block < param[i].count ? block : param[i].count);
 }
 
 /* *room: 2 * (3 + n + 1) numbers, with those of this stretch in front taken. */

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * snapshot.c: a copy of what this rank saves, taken on a stream of its own while the next step
+ * snapshot.c: a copy of what this rank saves, taken on a separate stream while the next step
  * runs: forward and backward only read it. */
 #include "base/memory.h"
 #include "engine/saving.h"

@@ -171,7 +171,7 @@ bool dp__tie_is_second(const dp_pipeline_t *p, int32_t stage, const dp_param_t *
 
 /* ---- first values ---- */
 
-/* Memory that the host does not reach comes in pieces that do. */
+/* Memory that the host does not reach comes in blocks that do. */
 static dp_status_t digest(dp_pipeline_t *p, const char *memory, size_t bytes, uint64_t *digest_out)
 {
     const size_t most = DP__SUM_COUNT * sizeof(double);

@@ -20,7 +20,7 @@ typedef struct dp__address {
  * name service */
 dp_status_t dp__address_find(const dp_group_options_t *options, dp__address_t *address_out);
 /* A non-blocking listening socket there: the one handed down by DUALPIPE_LAUNCH when it is at that
- * address, else one of our own. */
+ * address, else one that we choose. */
 dp_status_t dp__address_listen(const dp__address_t *address, int32_t size, int *fd_out);
 /* For a job that did not come together: "; ..." when the address can be reached from this host
  * alone, else "". */

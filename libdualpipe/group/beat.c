@@ -21,7 +21,7 @@ static int64_t interval_ns(const dp__process_t *p)
 {
     int64_t most = INTERVAL_NS + p->group.size * RANK_NS, ns = p->group.hang_ns / 8;
 
-    /* who waits for a rank two beats away has to hear that it gets on */
+    /* who waits for a rank two beats away has to hear that it makes progress */
     most = most < MOST_INTERVAL_NS ? most : MOST_INTERVAL_NS;
     return ns > most ? most : ns < LEAST_INTERVAL_NS ? LEAST_INTERVAL_NS : ns;
 }
@@ -38,7 +38,7 @@ static bool is_far(const dp__process_t *p, const dp__connection_t *c)
     return dp__signal_value(&p->join.done) == 0 || !dp__is_near(p, dp__is_hub(p) ? c->rank : 0);
 }
 
-/* Those on rank 0's host hear from it whether somebody gets on elsewhere. */
+/* Those on rank 0's host hear from it whether somebody makes progress elsewhere. */
 static bool has_news_for(const dp__process_t *p, const dp__connection_t *c)
 {
     return is_member(p, c) && (is_far(p, c) || (dp__is_hub(p) && p->machines.count > 1));

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * enter.c: a rank that is a process of its own enters its job, and enters it again after a death:
+ * enter.c: a rank that is a separate process enters its job, and enters it again after a death:
  * nothing of the epoch before goes along but who we are. */
 #include "base/memory.h"
 #include "group/environment.h"

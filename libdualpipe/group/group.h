@@ -103,17 +103,18 @@ void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_
 const dp_host_places_t *dp__group_places(dp_group_t *group);
 void dp__group_move_places(dp_group_t *group);
 void dp__group_free_places(dp_group_t *group);
-/* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when
- * for hang_ns no operation of any rank, on whatever host, is known to have begun or ended. */
+/* Waits as long as some rank makes progress: behind a long computation everybody waits.
+ * DP_ERR_TIMEOUT when for hang_ns no operation of any rank, on whatever host, is known to have
+ * begun or ended. */
 dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,
                            const char *what);
-/* The same for a wait that gets on only while `progress` is asked. timeout_ns < 0: the group's
- * hang_ns, as above. */
+/* The same for a wait that makes progress only while `progress` is asked. timeout_ns < 0: the
+ * group's hang_ns, as above. */
 dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *arg, int64_t timeout_ns,
                            const char *what);
 /* The options with defaults in the place of what is missing (struct_size, NULL). DP_ERR_INVALID. */
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out);
-/* A rank that is a process of its own; size > 1. */
+/* A rank that is a separate process; size > 1. */
 dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out);
 /* "2, 5, 6 and 3 more" */
 typedef struct dp__rank_list {

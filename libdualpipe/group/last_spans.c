@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * last_spans.c: the trace file of a job that does not get on. It is named in the report before it
+ * last_spans.c: the trace file of a job that makes no progress. It is named in the report before it
  * is written, because nobody waits for a disk to hear why the job ends. */
 #include "group/last_spans.h"
 #include "base/wait.h"

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * last_spans.h: the trace file of a job that does not get on: what each rank did last, from the
+ * last_spans.h: the trace file of a job that makes no progress: what each rank did last, from the
  * flight recorders. */
 #ifndef DP_GROUP_LAST_SPANS_H
 #define DP_GROUP_LAST_SPANS_H

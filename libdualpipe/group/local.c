@@ -58,7 +58,7 @@ static dp_status_t local_get(dp_group_t *group, const char *key, void *data, siz
     return dp__kv_wait(&job_of(group)->kv, group->cause, group->rank, group->hang_ns, key, data, bytes);
 }
 
-/* ---- a job that does not get on ---- */
+/* ---- a job that makes no progress ---- */
 
 /* The first who has waited too long writes what all did last. */
 static void end_hang(dp_group_t *group, const char *message)

@@ -130,7 +130,7 @@ const char *dp__machines_apart(const dp__process_t *p, int32_t a, int32_t b)
         return NULL;
     if (one[0] == '\0' || other[0] == '\0')
         return "one of them has no /proc to tell its host by";
-    return strncmp(one, other, BOOT_BYTES) == 0 ? "one kernel, but PID namespaces of their own, as containers have"
+    return strncmp(one, other, BOOT_BYTES) == 0 ? "one kernel, but separate PID namespaces, as containers have"
                                                 : "kernels that were booted apart";
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * process.c: a rank that is a process of its own, as its own threads see it. */
+ * process.c: a rank that is a separate process, as its threads see it. */
 #include "group/process.h"
 #include "base/memory.h"
 
@@ -146,7 +146,7 @@ static dp_status_t process_gather(dp_group_t *group, dp__control_kind_t kind, co
     return run_control(dp__process_of(group), kind, 0, mine, bytes, all_out, group->hang_ns);
 }
 
-/* collect: the lengths are gathered, the root asks for the pieces, then tells how it went */
+/* collect: the lengths are gathered, the root asks for the parts, then tells how it went */
 
 static void want(dp__process_t *p, int32_t rank, uint32_t control, uint32_t chunk)
 {

@@ -1,16 +1,24 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * process.h: a rank that is a process of its own. Rank 0 is the hub: every other rank, a spoke,
- * holds one stream connection to it. A control thread owns the sockets; it and the rank's own
- * threads share the state below under one mutex. process.c the link functions, leaving enter.c
- * joining, and joining again after a death control.c the control thread hub.c what rank 0 does
- * with connections and frames spoke.c what the others do connection.c what both stand on:
- * connections, frames, pieces of collect, how death and abort are noted process_recorders.c
- * flight recorders that other processes map beat.c signs of life between hosts hang_report.c why
- * nobody gets on told_spans.c the last spans of ranks of other hosts, for the trace file of a
- * hang report status.c what `dualpipe status` hears clocks.c what a rank of another host knows
- * of rank 0's clock news.c what is known of ranks peers.c how they hear who the others are
- * machine.c which processes can be seen from here */
+ * process.h: a rank that is a separate process. Rank 0 is the hub: every other rank, a spoke, holds
+ * one stream connection to it. A control thread owns the sockets; it and the rank's own threads
+ * share the state below under one mutex.
+ *
+ *   process.c            the link functions, leaving
+ *   enter.c              joining, and joining again after a death
+ *   control.c            the control thread
+ *   hub.c                what rank 0 does with connections and frames
+ *   spoke.c              what the others do
+ *   connection.c         connections, frames, parts of collect, how death and abort are noted
+ *   process_recorders.c  flight recorders that other processes map
+ *   beat.c               signs of life between hosts
+ *   hang_report.c        why no rank makes progress
+ *   told_spans.c         the last spans of ranks of other hosts, for the trace of a hang report
+ *   status.c             what `dualpipe status` hears
+ *   clocks.c             what a rank of another host knows of rank 0's clock
+ *   news.c               what is known of ranks
+ *   peers.c              how they hear who the others are
+ *   machine.c            which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
 #define DP_GROUP_PROCESS_H
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * status.c: rank 0 answers `dualpipe status`: a socket without a file, "@dualpipe-<uid>-<pid>",
- * on which a user hears what all ranks of his own job are at. They are asked as for a hang
+ * on which a user hears what each rank of his job is doing. They are asked as for a hang
  * report, and the job goes on meanwhile. */
 #include "base/memory.h"
 #include "group/process.h"

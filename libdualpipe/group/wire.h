@@ -14,7 +14,7 @@
 /* most payload before both sides have proved themselves */
 #define DP__FRAME_BARE_BYTES   4064
 #define DP__FRAME_SEALED_BYTES (1024u * 1024) /* the table of 4096 ranks fits */
-#define DP__CHUNK_BYTES        (256u * 1024)  /* longer data travel in several frames */
+#define DP__CHUNK_BYTES        (256u * 1024)  /* longer data are sent in several frames */
 #define DP__NONCE_BYTES        32
 
 typedef enum dp__frame_type {
@@ -45,8 +45,8 @@ typedef enum dp__frame_type {
     DP__FRAME_CAUSE = 16, /* from rank 0: value = status, text */
     DP__FRAME_SEEN = 17,  /* to rank 0: the cause has arrived */
     /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of 64
-     * bits (from rank 0: ns since anybody got on; to it: one that changes when the rank gets on),
-     * text */
+     * bits (from rank 0: ns since any rank made progress; to it: one that changes when the rank
+     * makes progress), text */
     DP__FRAME_BEAT = 18,
     DP__FRAME_CLOCK = 19, /* to rank 0: the sender's time; from it: the same and rank 0's */
     DP__FRAME_ASK = 20,   /* from rank 0: what are you at? value = 1: and what were you at? */

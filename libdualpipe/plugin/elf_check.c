@@ -135,12 +135,11 @@ static const char *name_of(const image_t *image, const ElfW(Shdr) * strings, con
 
 static dp_status_t refuse_symbol(const image_t *image, const char *name)
 {
-    return dp_fail(
-        DP_ERR_PLUGIN,
-        "plugin %s has a %s of its own: plugins export dp_plugin_entry alone and link nothing of libdualpipe. "
-        "Leave libdualpipe out of its link, use DP_FAIL(host, ...) instead of dp_fail, and name functions "
-        "otherwise",
-        image->path, name);
+    return dp_fail(DP_ERR_PLUGIN,
+                   "plugin %s has a separate %s: plugins export dp_plugin_entry alone and link nothing of libdualpipe. "
+                   "Leave libdualpipe out of its link, use DP_FAIL(host, ...) instead of dp_fail, and name functions "
+                   "otherwise",
+                   image->path, name);
 }
 
 /* From a shared library that the host need not have, or not this copy of. */

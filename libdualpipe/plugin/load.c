@@ -147,7 +147,7 @@ static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
             return dp_fail(DP_ERR_PLUGIN, "init of plugin %s (%s) returned %d: DP_OK is 0, failures are negative",
                            plugin->name, path, (int)status);
         if (status < 0 && dp_last_error()[0] == '\0')
-            return dp_fail(status, "init of plugin %s (%s) came to %s and said nothing", plugin->name, path,
+            return dp_fail(status, "init of plugin %s (%s) failed with %s without a message", plugin->name, path,
                            dp_status_name(status));
     }
     if (status >= 0)

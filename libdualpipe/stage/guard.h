@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * guard.h: whether memory is guarded, and how much lies behind each piece of it. */
+ * guard.h: whether memory is guarded, and how much lies behind each block of it. */
 #ifndef DP_STAGE_GUARD_H
 #define DP_STAGE_GUARD_H
 

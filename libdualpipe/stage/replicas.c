@@ -3,8 +3,8 @@
  * replicas.c: gradients of replicas summed, and what belongs to experts moved to where a new
  * placement wants it.
  *
- * A move works in pieces: piece i is the same range of bytes of every expert that moves. All of a
- * piece is read and has travelled before any of it is written, and pieces do not overlap, so a
+ * A move works in blocks: block i is the same range of bytes of every expert that moves. All of a
+ * block is read and has been sent before any of it is written, and blocks do not overlap, so a
  * replica may be source and target at once. */
 #include "stage/replicas.h"
 
@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#define PIECE_BYTES (64 * 1024)
+#define BLOCK_BYTES (64 * 1024)
 #define MOST        (1 << 20)
 
 typedef struct dp__room {
@@ -25,12 +25,12 @@ typedef struct dp__room {
 struct dp__replicas {
     dp__replicas_config_t config;
     int32_t local;       /* R/n */
-    size_t row_bytes;    /* of a travelling piece */
+    size_t row_bytes;    /* of a block that is sent */
     size_t device_bytes; /* allocated */
     dp_stream_t *stream; /* for moves */
     dp_exchange_t *exchange;
     uint32_t number;        /* of the next exchange */
-    char *rows;             /* [R] pieces on their way out, by receiver */
+    char *rows;             /* [R] blocks on their way out, by receiver */
     char *sums;             /* [min(E, R - E)] gradients of experts */
     int32_t *device_counts; /* [2 n] first row for each rank, rows for each rank */
     int32_t *counts;        /* [2 n] the same on the host */
@@ -119,7 +119,7 @@ static dp_status_t allocate_replicas(dp__replicas_t *r)
     if (!dp__mul(c->expert_count, dp_dtype_bytes(dp_dtype_accumulator(c->dtype)), &expert))
         return dp_fail(DP_ERR_INVALID, "replicas: an expert of %zu elements is more than memory can hold",
                        c->expert_count);
-    r->row_bytes = expert < PIECE_BYTES ? (expert + 15) / 16 * 16 : PIECE_BYTES;
+    r->row_bytes = expert < BLOCK_BYTES ? (expert + 15) / 16 * 16 : BLOCK_BYTES;
     r->counts = dp__calloc(2 * n, sizeof(*r->counts));
     r->source = dp__calloc(c->replicas, sizeof(*r->source));
     r->turn = dp__calloc(c->experts, sizeof(*r->turn));
@@ -281,7 +281,7 @@ static int32_t find_next(const dp__replicas_t *r, const int32_t *from, int32_t a
 /* Who copies from whom; the same on all ranks. Returns how many replicas come from another rank. */
 static uint64_t find_sources(dp__replicas_t *r, const int32_t *from, const int32_t *to)
 {
-    uint64_t travel = 0;
+    uint64_t moved = 0;
 
     for (uint32_t e = 0; e < r->config.experts; e++)
         r->turn[e] = (int32_t)r->config.replicas - 1;
@@ -290,9 +290,9 @@ static uint64_t find_sources(dp__replicas_t *r, const int32_t *from, const int32
         if (from[i] == to[i] || r->source[i] >= 0)
             continue;
         r->source[i] = r->turn[to[i]] = find_next(r, from, r->turn[to[i]], to[i]);
-        travel++;
+        moved++;
     }
-    return travel;
+    return moved;
 }
 
 /* Rows that this rank sends, by receiver. Returns whether anything is copied anywhere. */
@@ -319,7 +319,7 @@ static char *replica_at(const dp__replicas_t *r, const dp_replica_memory_t *m, i
     return (char *)m->memory + (size_t)(replica % r->local) * m->bytes + at;
 }
 
-static dp_status_t send_piece(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes)
+static dp_status_t send_block(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes)
 {
     char *row = r->rows;
 
@@ -332,7 +332,7 @@ static dp_status_t send_piece(dp__replicas_t *r, const dp_replica_memory_t *m, s
 }
 
 /* Rows of one source rank come in the order of the replicas they are for. */
-static dp_status_t take_piece(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes,
+static dp_status_t take_block(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes,
                               const char *rows)
 {
     const int32_t first = r->config.comm_rank * r->local;
@@ -349,18 +349,18 @@ static dp_status_t take_piece(dp__replicas_t *r, const dp_replica_memory_t *m, s
     return DP_OK;
 }
 
-static dp_status_t move_piece(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at)
+static dp_status_t move_block(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at)
 {
     const dp_comm_vt_t *vt = r->config.comm_vt;
     const size_t bytes = m->bytes - at < r->row_bytes ? m->bytes - at : r->row_bytes;
     const void *rows;
     const int32_t *counts;
 
-    DO(send_piece(r, m, at, bytes));
+    DO(send_block(r, m, at, bytes));
     DO(vt->exchange(r->exchange, r->number, r->rows, r->device_counts, r->device_counts + r->config.comm_size, &rows,
                     &counts, r->stream));
     r->number++;
-    DO(take_piece(r, m, at, bytes, rows));
+    DO(take_block(r, m, at, bytes, rows));
     return vt->exchange_release(r->exchange, r->number - 1, r->stream);
 }
 
@@ -371,14 +371,14 @@ static dp_status_t move_all(dp__replicas_t *r, const dp_replica_memory_t *memori
     DO(vt->copy(r->stream, r->device_counts, r->counts, 2 * (size_t)r->config.comm_size * sizeof(*r->counts)));
     for (int32_t m = 0; m < count; m++)
         for (size_t at = 0; at < memories[m].bytes; at += r->row_bytes)
-            DO(move_piece(r, &memories[m], at));
+            DO(move_block(r, &memories[m], at));
     return vt->synchronize(r->stream, -1);
 }
 
 dp_status_t dp__replicas_move(dp__replicas_t *r, const int32_t *from, const int32_t *to,
                               const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
 {
-    uint64_t travel, bytes = 0;
+    uint64_t moved, bytes = 0;
 
     if (r == NULL || (memories == NULL && count > 0))
         return dp_fail(DP_ERR_INVALID, "replicas of experts: what to move with, or what to move, is NULL");
@@ -386,10 +386,10 @@ dp_status_t dp__replicas_move(dp__replicas_t *r, const int32_t *from, const int3
     DO(dp__replicas_check(r->config.experts, r->config.replicas, to));
     for (int32_t m = 0; m < count; m++)
         bytes += memories[m].bytes;
-    travel = find_sources(r, from, to);
+    moved = find_sources(r, from, to);
     if (count_rows(r))
         DO(move_all(r, memories, count));
     if (sent_out != NULL)
-        *sent_out = travel * bytes;
+        *sent_out = moved * bytes;
     return DP_OK;
 }

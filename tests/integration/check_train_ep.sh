@@ -59,6 +59,6 @@ expect 11 err 'dp.ep.draft/1' 'a plugin of another kind'
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so
 export MOCK_REAL
 threads 2 --ep 2 --steps 1 --sample 0 --moe "$DP_TEST_MOCKS/mock_moe_plain.so" --ep-plugin exchange
-expect 1 err 'mock_moe_plain: it has neither' 'a MoE plugin that carries rows itself'
+expect 1 err 'mock_moe_plain: it has neither' 'a MoE plugin that does dispatch and combine itself'
 
 finish

@@ -447,7 +447,7 @@ START_TEST(what_cannot_be_is_refused)
     config.route_limit = 1;
     refuse(&options, "moe_mine: it has no replicas");
     config = moe;
-    options.ep = "exchange"; /* would carry its rows itself */
+    options.ep = "exchange"; /* would do dispatch and combine itself */
     refuse(&options, "moe_mine: it has no replicas");
     options = options_of(&config);
     ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", "ep=abacus", 1), 0);

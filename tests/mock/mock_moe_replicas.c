@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas, of groups or of who
- * carries its rows, see fault.h. MOCK_REAL: the file of moe_cpu. */
+ * does dispatch and combine, see fault.h. MOCK_REAL: the file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include "tests/mock/fault.h"
