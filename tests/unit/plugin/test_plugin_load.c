@@ -123,7 +123,7 @@ START_TEST(broken_descriptors_are_refused)
     static const struct {
         const char *mock, *word;
     } cases[] = {
-        {"mock_major", "ABI 2."},  {"mock_short", "too short"},    {"mock_nameless", "name"},
+        {"mock_major", "ABI 3."},  {"mock_short", "too short"},    {"mock_nameless", "name"},
         {"mock_misnamed", "name"}, {"mock_mute", "get_interface"}, {"mock_no_entry", "dp_plugin_entry"},
         {"mock_needy", "dp_log"},  {"mock_needy", "DP_FAIL(host"}, {"mock_late", "ABI 3.0"},
     };
@@ -133,7 +133,7 @@ START_TEST(broken_descriptors_are_refused)
         expect_refused(mock_path(cases[i].mock), DP_ERR_PLUGIN, cases[i].word);
         ck_assert_ptr_nonnull(strstr(dp_last_error(), cases[i].mock)); /* names the file */
     }
-    expect_refused(mock_path("mock_major"), DP_ERR_PLUGIN, "major 1"); /* again, and both numbers */
+    expect_refused(mock_path("mock_major"), DP_ERR_PLUGIN, "major 2"); /* again, and both numbers */
     ck_assert_int_eq(files_open_descriptors(), before);
 }
 END_TEST
@@ -145,7 +145,7 @@ START_TEST(what_the_symbols_tell_is_judged_before_any_code_runs)
     static const struct {
         const char *mock, *word;
     } cases[] = {
-        {"mock_major", "this library needs major 1"},
+        {"mock_major", "this library needs major 2"},
         {"mock_exporting", "has a separate dp_mock_helper"},
         {"mock_linked", "has a dp_fail"},
         {"mock_linked", "Leave libdualpipe out of its link, use DP_FAIL(host, ...)"},
