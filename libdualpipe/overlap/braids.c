@@ -34,8 +34,9 @@ static int32_t find_pass(const block_t *block, uint8_t kind, int16_t chunk, int3
     return -1;
 }
 
-/* The pass of a call. A W that begins before its I has ended makes one B of both. */
-static int32_t pass_of(writer_t *w, const dp__overlap_call_t *call)
+/* The pass of a call; -1: a braid has no room for it. A W that begins before its I has ended makes
+ * one B of both. */
+static int32_t find_or_open_pass(writer_t *w, const dp__overlap_call_t *call)
 {
     const dp__overlap_chunk_t *chunk = &w->problem->chunk[call->chunk];
     block_t *block = &w->block;
@@ -52,6 +53,8 @@ static int32_t pass_of(writer_t *w, const dp__overlap_call_t *call)
         block->below[input] = chunk->count;
         return input;
     }
+    if (block->npasses == DP_BRAID_PASSES)
+        return -1;
     block->passes[block->npasses] = (dp_pass_t){op_of[call->kind], 0, number, call->microbatch};
     block->left[block->npasses] = call->kind == PASS_W ? chunk->weights : chunk->count;
     block->below[block->npasses] = chunk->count;
@@ -134,7 +137,11 @@ static dp_status_t write_rank(writer_t *w, const dp__overlap_call_t *calls, int6
     dp_status_t status = DP_OK;
 
     for (int64_t k = 0; k < count && status >= 0; k++) {
-        spell_call(w, pass_of(w, &calls[k]), &calls[k]);
+        int32_t pass = find_or_open_pass(w, &calls[k]);
+
+        if (pass < 0)
+            return dp_fail(DP_ERR_OVERFLOW, "plan: more than %d passes overlap without a break", DP_BRAID_PASSES);
+        spell_call(w, pass, &calls[k]);
         if (w->block.open == 0)
             status = end_block(w);
     }

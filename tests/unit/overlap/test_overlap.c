@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "overlap/bound.h"
+#include "overlap/braids.h"
 #include "tests/support/suite.h"
 
 /* All-to-all as long as computation; layers that divide into all numbers of chunks here. */
@@ -187,6 +188,35 @@ START_TEST(a_request_that_makes_no_sense_is_refused)
 }
 END_TEST
 
+/* The forwards of a chunk of two segments: all begin before the first one ends. */
+START_TEST(more_passes_than_a_braid_takes_are_no_plan)
+{
+    enum { MOST = DP_BRAID_PASSES + 3 };
+    dp__overlap_chunk_t chunk = {.prev = -1, .next = -1, .count = 2, .weights = 1};
+    dp__overlap_problem_t problem = {.ranks = 1, .chunks = 1, .stages = 1, .paths = 1, .chunk = &chunk};
+    dp__overlap_call_t calls[2 * MOST];
+    dp_schedule_t *schedule = NULL, *like = generate(0);
+
+    for (int32_t n = DP_BRAID_PASSES; n <= MOST; n += 3) {
+        const int64_t count = 2 * n;
+
+        problem.microbatches = n;
+        for (int32_t m = 0; m < n; m++)
+            for (int16_t s = 0; s < 2; s++)
+                calls[s * n + m] = (dp__overlap_call_t){PASS_F, s, 0, m};
+        if (n == DP_BRAID_PASSES) {
+            like->microbatches = n;
+            ck_assert_msg(dp__overlap_braids(&problem, like, calls, &count, &schedule) == DP_OK, "%s", dp_last_error());
+            dp_schedule_free(schedule);
+        } else {
+            ck_assert_int_eq(dp__overlap_braids(&problem, like, calls, &count, &schedule), DP_ERR_OVERFLOW);
+            ck_assert_ptr_nonnull(strstr(dp_last_error(), "26 passes"));
+        }
+    }
+    dp_schedule_free(like);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("overlap");
@@ -195,5 +225,6 @@ int main(void)
     SUITE_ADD(suite, the_same_request_gives_the_same_plan);
     SUITE_ADD(suite, the_bound_knows_memory_and_chains);
     SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
+    SUITE_ADD(suite, more_passes_than_a_braid_takes_are_no_plan);
     return suite_run(suite);
 }
