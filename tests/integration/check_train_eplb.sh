@@ -113,7 +113,7 @@ refused 2 'replicas 5: must be a multiple of --ep 2' 2 --ep 2 --replicas 5
 refused 2 'experts 5: must be a multiple of --ep 2' 2 --ep 2 --experts 5
 refused 2 'eplb -1: a whole number from 0' 2 --eplb -1
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so
-refused 1 'has no replicated experts' 2 --ep 2 --eplb 1 --steps 2 --moe "$DP_TEST_MOCKS/mock_moe_plain.so"
+refused 1 'has neither replicas nor ep_vt' 2 --ep 2 --eplb 1 --steps 2 --moe "$DP_TEST_MOCKS/mock_moe_plain.so"
 threads 2 --ep 2 --steps 2 --sample 0 --quiet --moe "$DP_TEST_MOCKS/mock_moe_plain.so"
 [ "$status" -eq 0 ] || complain "a plugin without replicas cannot do without them: $status"
 

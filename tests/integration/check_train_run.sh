@@ -75,7 +75,7 @@ refused 2 'has more than 268435456 losses' 1 --microbatches 65536 --accumulate 6
 refused 11 'no_such_plugin' 2 --moe moe_no_such_plugin
 refused 1 '/nowhere' 1 --losses /nowhere/losses
 threads 2 --lr x
-expect 2 err '--lr x: not a number' 'a bad option'
+expect 2 err '--lr x: a number from 0 to 1000 is expected' 'a bad option'
 status=0
 "$train" --help >"$work/out" 2>"$work/err" || status=$?
 expect 0 out '--microbatches' '--help'
