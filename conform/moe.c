@@ -133,6 +133,17 @@ static int32_t ranks_of(const block_t *b)
     return b->ranks > 0 ? b->ranks : 1;
 }
 
+/* All ranks of a group ask alike: the one with a whole micro-batch as well. */
+static bool has_fewer_tokens(const block_t *b)
+{
+    const size_t whole = (size_t)b->layer.batch * b->layer.sequence;
+    bool fewer = conform_layer_tokens(&b->layer) < whole;
+
+    for (int32_t r = 0; r < ranks_of(b); r++)
+        fewer |= b->tokens[r] > 0 && b->tokens[r] < whole;
+    return fewer;
+}
+
 /* ---- the table ---- */
 
 static dp_status_t moe_open(block_t *b)
@@ -157,7 +168,7 @@ static dp_status_t moe_open(block_t *b)
         .experts = b->layer.experts,
         .top_k = b->layer.top_k,
         .expert_hidden = b->layer.width,
-        .variable_tokens = conform_layer_tokens(&b->layer) < (size_t)b->layer.batch * b->layer.sequence,
+        .variable_tokens = has_fewer_tokens(b),
         .shared_experts = b->layer.shared,
         .gate = b->layer.gate,
         .normalize = b->layer.normalize,
