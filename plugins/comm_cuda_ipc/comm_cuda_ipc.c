@@ -17,7 +17,6 @@
 #define DEFAULT_BLOCKS 16
 #define BLOCKS_MAX     1024
 #define DRAIN_MS       10000
-#define CLOSE_SECONDS  30
 
 CUDA_IMAGE(ipc_kernels);
 
@@ -189,12 +188,11 @@ static bool healthy(dp_comm_t *comm)
 /* Importers unmap before the exporter frees. */
 static void let_peers_go(dp_comm_t *comm)
 {
-    bool meet =
-        healthy(comm) && ipc_wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
+    bool meet = healthy(comm) && ipc_wire_meet(comm->wire, -1, NULL) == DP_OK; /* nobody writes any more */
 
     ipc_join_let_go(comm);
     if (meet)
-        (void)ipc_wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS); /* nobody has our memory mapped any more */
+        (void)ipc_wire_meet(comm->wire, -1, NULL); /* nobody has our memory mapped any more */
 }
 
 static void ipc_free_comm(dp_comm_t *comm)

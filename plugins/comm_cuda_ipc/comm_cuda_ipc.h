@@ -19,11 +19,10 @@
 
 #include <pthread.h>
 
-#define NAME_BYTES   80
-#define LABEL_BYTES  64
-#define STREAMS_MAX  16
-#define BATCH_MAX    128 /* memory operations in one call of the driver */
-#define MEET_SECONDS 60
+#define NAME_BYTES  80
+#define LABEL_BYTES 64
+#define STREAMS_MAX 16
+#define BATCH_MAX   128 /* memory operations in one call of the driver */
 
 /* Memory of a rank of this process, counted: the last of them to let go frees it. */
 typedef struct shared_block shared_block_t;

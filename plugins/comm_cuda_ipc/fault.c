@@ -9,12 +9,10 @@
 #include "comm_cuda_ipc.h"
 
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define TICK_NS          INT64_C(10000000)
-#define RELEASE_MS       2
-#define DEADLINE_SECONDS 120
+#define TICK_NS    INT64_C(10000000)
+#define RELEASE_MS 2
 
 /* ---- what the kernels report ---- */
 
@@ -152,17 +150,9 @@ static void *watch_faults(void *arg)
 
 /* ---- life ---- */
 
-static double number_from(const char *variable, double otherwise)
-{
-    const char *text = getenv(variable);
-    char *end;
-    double value = text != NULL ? strtod(text, &end) : otherwise;
-
-    return value > 0 && value < 1e15 ? value : otherwise;
-}
-
 static dp_status_t open_mailbox(dp_comm_t *comm)
 {
+    const dp_host_limits_t *limits = comm->host->get_service(comm->host, DP_HOST_LIMITS);
     const cuda_driver_t *cu = comm->cu;
     void *memory = NULL;
     dp_status_t status = CUDA_CHECK(
@@ -177,8 +167,7 @@ static dp_status_t open_mailbox(dp_comm_t *comm)
     status = CUDA_CHECK(comm->host, cu->cuMemHostGetDevicePointer(&comm->mailbox_at, memory, 0),
                         "group %s: mapping pinned memory", comm->name);
     comm->report.mailbox = (ipc_mailbox_t *)(uintptr_t)comm->mailbox_at;
-    comm->report.deadline_ns = (uint64_t)(number_from("DUALPIPE_IPC_DEADLINE_SECONDS", DEADLINE_SECONDS) *
-                                          number_from("DUALPIPE_TIMEOUT_SCALE", 1) * 1e9);
+    comm->report.deadline_ns = limits != NULL ? (uint64_t)limits->hang_ns : UINT64_MAX;
     return status;
 }
 

@@ -138,7 +138,7 @@ static dp_status_t joining_show(joining_t *j)
     if (comm->wire == NULL)
         return DP_OK;
     status = announce(j, &own->announcement);
-    return status == DP_OK ? ipc_wire_meet(comm->wire, j->own_fd, j->fds, MEET_SECONDS) : status;
+    return status == DP_OK ? ipc_wire_meet(comm->wire, j->own_fd, j->fds) : status;
 }
 
 /* ---- looking up ---- */
@@ -328,7 +328,7 @@ static dp_status_t joining_end(joining_t *j, dp_status_t status)
             ipc_free(comm, j->views[p].areas);
     }
     if (status == DP_OK && comm->wire != NULL)
-        status = ipc_wire_meet(comm->wire, -1, NULL, MEET_SECONDS);
+        status = ipc_wire_meet(comm->wire, -1, NULL);
     ipc_free(comm, j->areas);
     ipc_free(comm, j->views);
     ipc_free(comm, j->loaded);

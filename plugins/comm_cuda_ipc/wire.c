@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -18,7 +17,6 @@
 #include <unistd.h>
 
 #define MAGIC     UINT32_C(0x31697064)
-#define PAUSE_NS  500000
 #define WHAT_ROOM 120
 
 typedef struct message {
@@ -301,35 +299,37 @@ static int32_t move_messages(wire_t *wire, int fd)
     return missing;
 }
 
-static int64_t scaled_ns(double seconds)
-{
-    const char *text = getenv("DUALPIPE_TIMEOUT_SCALE");
-    double scale = text != NULL ? strtod(text, NULL) : 1;
+typedef struct meeting {
+    wire_t *wire;
+    int fd;
+    int32_t missing; /* a rank that has not come */
+} meeting_t;
 
-    return (int64_t)(seconds * (scale > 0 && scale < 1e6 ? scale : 1) * 1e9);
+static dp_status_t ask_meeting(void *arg)
+{
+    meeting_t *m = arg;
+
+    m->missing = move_messages(m->wire, m->fd);
+    return m->missing < 0 ? DP_OK : DP_PENDING;
 }
 
-dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in, double seconds)
+dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in)
 {
     const dp_host_t *host = wire->host;
-    int64_t deadline = host->now_ns(host) + scaled_ns(seconds);
-    dp_signal_t never = {0, 0};
-    int32_t missing;
+    meeting_t m = {wire, fd, -1};
+    dp_status_t status;
 
     wire->meeting++;
     for (int32_t p = 0; p < wire->nranks; p++)
         wire->peers[p].sent = false;
-    while ((missing = move_messages(wire, fd)) >= 0) {
-        dp_status_t status = host->wait(host, &never, 1, PAUSE_NS, "ranks meet");
-
-        if (status < 0 && status != DP_ERR_TIMEOUT)
-            return status;
-        if (host->now_ns(host) > deadline)
-            return DP_FAIL(host, DP_ERR_TIMEOUT,
-                           "%s: member %d (process %d) has not come; ranks must see each other's processes and network "
-                           "namespace",
-                           wire->what, missing, wire->peers[missing].address.pid);
-    }
+    status = host->poll(host, ask_meeting, &m, -1, "ranks meet");
+    if (status == DP_ERR_TIMEOUT && host->aborted(host) == DP_OK)
+        return DP_FAIL(host, DP_ERR_TIMEOUT,
+                       "%s: member %d (process %d) has not come; ranks must see each other's processes and network "
+                       "namespace",
+                       wire->what, m.missing, wire->peers[m.missing].address.pid);
+    if (status < 0)
+        return status;
     for (int32_t p = 0; p < wire->nranks; p++) {
         arrival_t *arrival = &wire->peers[p].arrivals[wire->meeting % 2];
         int came = p != wire->rank && arrival->meeting == wire->meeting ? arrival->fd : -1;

@@ -32,9 +32,9 @@ bool ipc_wire_same_process(const wire_t *wire, int32_t rank);
 
 /**
  * All ranks meet. `fd` (-1: none) goes to every rank of another process; fds_in[nranks] (NULL: what comes is closed)
- * gets what they sent, -1 for nothing, and belongs to the caller on success. seconds: multiplied by
- * DUALPIPE_TIMEOUT_SCALE; DP_ERR_TIMEOUT names a rank that has not come. [blocks]
+ * gets what they sent, -1 for nothing, and belongs to the caller on success. DP_ERR_TIMEOUT, when the job's limit has
+ * passed, names a rank that has not come. [blocks]
  */
-dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in, double seconds);
+dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in);
 
 #endif

@@ -62,7 +62,7 @@ static void *meet_often(void *arg)
         if ((k * 7 + r->rank) % 11 == 0)
             usleep(300);
         __atomic_fetch_add(&r->come[k], 1, __ATOMIC_RELAXED);
-        r->status = ipc_wire_meet(wire, -1, NULL, 10);
+        r->status = ipc_wire_meet(wire, -1, NULL);
         r->early += __atomic_load_n(&r->come[k], __ATOMIC_RELAXED) != (uint32_t)r->n;
     }
     ipc_wire_close(wire);
@@ -112,7 +112,7 @@ static dp_status_t swap_files(forked_t *self)
         if (pwrite(own, text, sizeof(text), 0) != sizeof(text))
             status = dp_fail(DP_ERR_IO, "no file");
         if (status == DP_OK)
-            status = ipc_wire_meet(wire, own, fds, 10);
+            status = ipc_wire_meet(wire, own, fds);
         for (int32_t p = 0; p < self->size && status == DP_OK; p++) {
             if (ipc_wire_same_process(wire, p) != (p == self->rank) || (fds[p] >= 0) != (p != self->rank)) {
                 status = dp_fail(DP_ERR_PROTOCOL, "rank %d: descriptor %d", p, fds[p]);
@@ -126,7 +126,7 @@ static dp_status_t swap_files(forked_t *self)
             close(fds[p]);
         }
         if (status == DP_OK)
-            status = ipc_wire_meet(wire, -1, NULL, 10);
+            status = ipc_wire_meet(wire, -1, NULL);
     }
     ipc_wire_close(wire);
     close(own);
@@ -156,7 +156,7 @@ typedef struct lonely {
 /* Rank 0 of 2; rank 1 is a socket of ours. */
 static int lonely_open(lonely_t *l)
 {
-    dp_group_options_t options = {.struct_size = sizeof(options)};
+    dp_group_options_t options = {.struct_size = sizeof(options), .hang_seconds = 0.1};
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     int other = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -186,7 +186,7 @@ START_TEST(who_does_not_come_is_named)
     lonely_t l;
     int other = lonely_open(&l);
 
-    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 0.1), DP_ERR_TIMEOUT);
+    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL), DP_ERR_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "member 1"));
     lonely_close(&l, other);
 }
@@ -198,7 +198,7 @@ START_TEST(an_abort_ends_a_meeting)
     int other = lonely_open(&l);
 
     dp_group_abort(l.group, DP_ERR_INTERRUPTED, "somebody had enough");
-    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 10), DP_ERR_INTERRUPTED);
+    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL), DP_ERR_INTERRUPTED);
     lonely_close(&l, other);
 }
 END_TEST
@@ -246,11 +246,11 @@ START_TEST(strangers_are_not_heard)
             break;
         }
         ck_assert_int_eq(sendto(other, &wrong, length, 0, (struct sockaddr *)&at, bytes), (ssize_t)length);
-        ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 0.05), DP_ERR_TIMEOUT);
+        ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL), DP_ERR_TIMEOUT);
         message.meeting++; /* of the next try */
     }
     ck_assert_int_eq(sendto(other, &message, sizeof(message), 0, (struct sockaddr *)&at, bytes), sizeof(message));
-    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 5), DP_OK);
+    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL), DP_OK);
     lonely_close(&l, other);
 }
 END_TEST
