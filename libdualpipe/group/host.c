@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CAUSE_PATIENCE_NS INT64_C(1000000000)
+
 static dp_group_t *group_of(const dp_host_t *h)
 {
     return h->impl;
@@ -128,6 +130,18 @@ static const char *host_last_error(const dp_host_t *h)
     return dp_last_error();
 }
 
+/* The control plane hears of a death as soon as a transport does, and knows more of it. */
+static dp_status_t host_abort_job(const dp_host_t *h, dp_status_t status, const char *why)
+{
+    dp_group_t *group = group_of(h);
+    dp_signal_t never = {0, 0};
+
+    if (dp__cause_wait(group->cause, &never, 1, CAUSE_PATIENCE_NS, why) == DP_ERR_TIMEOUT &&
+        !dp__cause_is_set(group->cause))
+        dp_group_abort(group, status < 0 ? status : DP_ERR_INVALID, why);
+    return dp__cause_check(group->cause);
+}
+
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__group_link_t *link)
 {
@@ -137,6 +151,7 @@ void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_
                               .impl = group,
                               .log = host_log,
                               .fail = host_fail,
+                              .abort_job = host_abort_job,
                               .allocate = host_allocate,
                               .release = host_release,
                               .now_ns = host_now_ns,

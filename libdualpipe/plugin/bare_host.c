@@ -78,6 +78,12 @@ static const char *bare_last_error(const dp_host_t *h)
     return dp_last_error();
 }
 
+static dp_status_t bare_abort_job(const dp_host_t *h, dp_status_t status, const char *why)
+{
+    (void)h;
+    return dp_fail(status, "%s", why);
+}
+
 const dp_host_t dp__bare_host = {
     .struct_size = sizeof(dp_host_t),
     .abi_major = DP_ABI_MAJOR,
@@ -93,4 +99,5 @@ const dp_host_t dp__bare_host = {
     .aborted = bare_aborted,
     .get_service = bare_get_service,
     .last_error = bare_last_error,
+    .abort_job = bare_abort_job,
 };

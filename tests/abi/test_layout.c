@@ -53,6 +53,7 @@ static const struct pin {
     MEMBER(dp_host_t, aborted),
     MEMBER(dp_host_t, get_service),
     MEMBER(dp_host_t, last_error),
+    MEMBER(dp_host_t, abort_job),
     TYPE(dp_host_boot_t),
     MEMBER(dp_host_boot_t, struct_size),
     MEMBER(dp_host_boot_t, put),

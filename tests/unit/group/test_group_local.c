@@ -687,6 +687,50 @@ START_TEST(the_environment_is_looked_at_when_a_group_is_opened)
 }
 END_TEST
 
+/* ---- what a plugin finds out by itself ---- */
+
+typedef struct waiter {
+    const dp_host_t *host;
+    dp_status_t status;
+    char message[256];
+} waiter_t;
+
+static void *wait_for_nothing(void *arg)
+{
+    waiter_t *w = arg;
+    dp_signal_t never = {0, 0};
+
+    w->status = w->host->wait(w->host, &never, 1, -1, "a message");
+    snprintf(w->message, sizeof(w->message), "%s", w->host->last_error(w->host));
+    return NULL;
+}
+
+/* i 0: nobody else knows of it. i 1: the job has a cause already, or gets one soon. */
+START_TEST(a_plugin_ends_the_job_and_its_cause_wins)
+{
+    dp_group_options_t options = {.struct_size = sizeof(options)};
+    dp_group_t *groups[2];
+    const dp_host_t *host;
+    waiter_t waiter;
+    pthread_t thread;
+
+    ck_assert_int_eq(dp_group_local(2, &options, groups), DP_OK);
+    host = dp_group_host(groups[0]);
+    ck_assert(DP_HAS(host, dp_host_t, abort_job));
+    waiter = (waiter_t){.host = dp_group_host(groups[1])};
+    ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_nothing, &waiter), 0);
+    if (_i == 1)
+        dp_group_abort(groups[1], DP_ERR_INTERRUPTED, "rank 1 was stopped");
+    ck_assert_int_eq(host->abort_job(host, DP_ERR_PEER, "rank 1 is gone: its queue is closed"),
+                     _i == 0 ? DP_ERR_PEER : DP_ERR_INTERRUPTED);
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(waiter.status, _i == 0 ? DP_ERR_PEER : DP_ERR_INTERRUPTED);
+    ck_assert_str_eq(waiter.message, _i == 0 ? "rank 1 is gone: its queue is closed" : "rank 1 was stopped");
+    for (int r = 0; r < 2; r++)
+        dp_group_leave(groups[r]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("group_local");
@@ -696,6 +740,7 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, all_gather_gives_everybodys_bytes, 0, 5);
+    tcase_add_loop_test(tc, a_plugin_ends_the_job_and_its_cause_wins, 0, 2);
     tcase_add_test(tc, collect_hands_over_in_rank_order);
     tcase_add_test(tc, collect_tells_all_that_the_root_failed);
     tcase_add_test(tc, different_sizes_end_the_job);

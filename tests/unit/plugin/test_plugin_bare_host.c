@@ -35,6 +35,8 @@ START_TEST(it_logs_fails_and_has_a_clock)
     ck_assert_int_ge(host->now_ns(host), before);
     ck_assert_int_eq(host->aborted(host), DP_OK);
     ck_assert_ptr_null(host->get_service(host, DP_HOST_PLACES));
+    ck_assert_int_eq(host->abort_job(host, DP_ERR_IO, "no card"), DP_ERR_IO);
+    ck_assert_str_eq(host->last_error(host), "no card");
 }
 END_TEST
 
