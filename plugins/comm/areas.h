@@ -7,8 +7,6 @@
 
 #include "calls.h"
 
-#include <stdio.h>
-
 #define NAME_BYTES  80
 #define LABEL_BYTES 64
 #define AREAS_MAX   65536
@@ -77,20 +75,6 @@ static inline dp_status_t comm_area_find(const area_search_t *s, const area_t *a
                        (unsigned long long)expected->bytes);
     *found_out = found;
     return DP_OK;
-}
-
-/* The host's latest message on this thread, copied: the cause at the end of a message of ours. */
-typedef struct cause {
-    char text[400];
-} cause_t;
-
-static inline cause_t comm_cause_of(const dp_host_t *host)
-{
-    const char *text = DP_HAS(host, dp_host_t, last_error) ? host->last_error(host) : "";
-    cause_t cause;
-
-    snprintf(cause.text, sizeof(cause.text), "%s", text);
-    return cause;
 }
 
 #endif

@@ -11,12 +11,13 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
-#define LINE_BYTES 64 /* of a cache */
+#define CACHE_LINE 64 /* of a cache */
 
 static inline size_t comm_round_line(size_t bytes)
 {
-    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    return (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
 
 /* name_bytes: with the 0 at its end. Of the device nothing but that there is one. */
@@ -70,7 +71,7 @@ static inline dp_status_t comm_check_channel(const dp_host_t *host, const char *
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", group, c->id, c->peer,
                        nranks);
     if (c->slots < 1 || c->slots > slots_max || c->slot_bytes < 1 || c->slot_bytes > UINT32_MAX ||
-        __builtin_mul_overflow((size_t)c->slots, comm_round_line(c->slot_bytes) + LINE_BYTES, &all) ||
+        __builtin_mul_overflow((size_t)c->slots, comm_round_line(c->slot_bytes) + CACHE_LINE, &all) ||
         all > SIZE_MAX / 8)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", group, c->id,
                        c->slots, c->slot_bytes);
@@ -133,6 +134,20 @@ static inline dp_status_t comm_check_round(const dp_host_t *host, const char *la
     if (number != (uint32_t)next)
         return DP_FAIL(host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, label, (uint32_t)next);
     return DP_OK;
+}
+
+/* The host's latest message on this thread, copied: the cause at the end of a message of ours. */
+typedef struct cause {
+    char text[400];
+} cause_t;
+
+static inline cause_t comm_cause_of(const dp_host_t *host)
+{
+    const char *text = DP_HAS(host, dp_host_t, last_error) ? host->last_error(host) : "";
+    cause_t cause;
+
+    snprintf(cause.text, sizeof(cause.text), "%s", text);
+    return cause;
 }
 
 #endif

@@ -3,9 +3,6 @@
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
 #include "comm_cuda_ipc.h"
 
-#include "plugins/common/check.h"
-
-#include <stdio.h>
 #include <string.h>
 
 area_t ipc_channel_area(const dp_channel_end_t *end, bool ours)
@@ -18,48 +15,21 @@ area_t ipc_channel_area(const dp_channel_end_t *end, bool ours)
     return area;
 }
 
-static dp_status_t ipc_check_channel(dp_comm_t *comm, const dp_channel_config_t *config)
-{
-    const dp_host_t *host = comm->host;
-    area_t area;
-    dp_status_t status;
-
-    status = DP_TAKE(host, "comm_cuda_ipc", dp_channel_config_t, DP_CHANNEL_CONFIG_MIN, NULL, config);
-    if (status < 0)
-        return status;
-    if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
-                       config->peer, comm->nranks);
-    if (!ipc_channel_layout(true, config->id, config->peer, config->slots, config->slot_bytes, &area))
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
-                       config->id, config->slots, config->slot_bytes);
-    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        if (end->config.id == config->id && end->config.peer == config->peer &&
-            (end->config.sender != 0) == (config->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
-                           config->id, comm->world[config->peer]);
-    return DP_OK;
-}
-
 dp_status_t ipc_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
-    const dp_host_t *host = comm->host;
     dp_channel_end_t *end;
-    dp_status_t status = ipc_check_channel(comm, config);
+    area_t area;
+    dp_status_t status = comm_check_new_end(comm, "comm_cuda_ipc", UINT32_MAX, config);
 
+    if (status == DP_OK &&
+        !ipc_channel_layout(true, config->id, config->peer, config->slots, config->slot_bytes, &area))
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
+                       config->id, config->slots, config->slot_bytes);
+    if (status == DP_OK)
+        status = comm_make_end(comm, config, &end);
     if (status < 0)
         return status;
-    end = host->allocate(host, sizeof(*end), 16);
-    if (end == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
-    memset(end, 0, sizeof(*end));
-    end->comm = comm;
-    (void)dp_sized_take(&end->config, sizeof(end->config), config);
-    end->config.label = end->label;
-    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
-    end->next = comm->ends;
-    comm->ends = end;
-    comm->memory_bytes += sizeof(*end);
+    comm_add_end(end);
     *end_out = end;
     return DP_OK;
 }
@@ -90,35 +60,13 @@ void ipc_channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsign
 
 dp_status_t ipc_channel_refuse(const dp_channel_end_t *end, const uint32_t words[8])
 {
-    const dp_comm_t *comm = end->comm;
+    const dp_message_tag_t expected = {words[0], words[1], (int32_t)words[2], words[3], {0}};
+    const dp_message_tag_t found = {words[4], words[5], (int32_t)words[6], words[7], {0}};
 
-    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u "
-                   "bytes), found "
-                   "message %u (step %u, micro-batch %d, %u bytes)",
-                   WORLD(comm), end->label, comm->world[end->config.peer], words[0], words[1], (int32_t)words[2],
-                   words[3], words[4], words[5], (int32_t)words[6], words[7]);
+    return comm_refuse_message(end, &expected, &found, "");
 }
 
 /* ---- on the caller's thread ---- */
-
-static dp_status_t ipc_check_transfer(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number,
-                                      size_t bytes, const char *verb)
-{
-    const dp_comm_t *comm = end->comm;
-
-    if (!end->connected)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
-    if (sender != (end->config.sender != 0))
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb,
-                       number, end->label, (uint32_t)next);
-    if (bytes > end->config.slot_bytes)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
-                       bytes, end->label, end->config.slot_bytes);
-    return DP_OK;
-}
 
 /* How many messages a graph has carried when it was replayed only the device knows. */
 static dp_status_t enter_channel(dp_channel_end_t *end, dp_stream_t *s, queue_t *q)
@@ -137,7 +85,7 @@ static dp_status_t enter_channel(dp_channel_end_t *end, dp_stream_t *s, queue_t 
 dp_status_t ipc_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = ipc_check_transfer(end, true, end->count, tag->number, tag->bytes, "send");
+    dp_status_t status = comm_check_call(end, true, end->count, tag->number, tag->bytes, "send");
     queue_t q;
 
     if (status == DP_OK)
@@ -167,7 +115,7 @@ dp_status_t ipc_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
                              dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = ipc_check_transfer(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status = comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive");
     queue_t q;
 
     if (status == DP_OK)
@@ -193,14 +141,11 @@ dp_status_t ipc_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
 dp_status_t ipc_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = ipc_check_transfer(end, false, end->released, number, 0, "release");
+    dp_status_t status = comm_check_release(end, end->released, number);
     queue_t q;
 
     if (status < 0)
         return status;
-    if (end->released == end->count)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "release of message %u on channel \"%s\", which was not received",
-                       number, end->label);
     status = enter_channel(end, s, &q);
     if (status < 0)
         return status;

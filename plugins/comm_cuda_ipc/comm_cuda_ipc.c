@@ -4,10 +4,6 @@
  * end. */
 #include "comm_cuda_ipc.h"
 
-#include "plugins/common/check.h"
-
-#include <dualpipe/draft/graph.h>
-
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,21 +20,10 @@ CUDA_IMAGE(ipc_kernels);
 
 static dp_status_t ipc_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    dp_status_t status;
+    dp_status_t status = comm_check_open(host, "comm_cuda_ipc", config, NAME_BYTES, RANKS_MAX);
 
-    status = DP_TAKE(host, "comm_cuda_ipc", dp_comm_config_t, DP_COMM_CONFIG_MIN, NULL, config);
-    if (status < 0)
-        return status;
-    if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
-        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
-                       config->nranks);
-    if (config->world_ranks == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks are missing", config->name);
-    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_cuda_ipc needs the host's service " DP_HOST_BOOT);
-    status = check_device(host, "comm_cuda_ipc", config->device_vt, config->device, "cuda");
+    if (status >= 0)
+        status = check_device(host, "comm_cuda_ipc", config->device_vt, config->device, "cuda");
     if (status >= 0 && config->nranks > 1 && !(config->device_vt->caps & DP_DEVICE_CAP_EXPORT))
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "group %s: comm_cuda_ipc writes into the peers' memory, which this device does not let other "
@@ -195,6 +180,11 @@ static void let_peers_go(dp_comm_t *comm)
         (void)ipc_wire_meet(comm->wire, -1, NULL); /* nobody has our memory mapped any more */
 }
 
+static void free_end(dp_channel_end_t *end)
+{
+    ipc_free(end->comm, end);
+}
+
 static void ipc_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
@@ -202,19 +192,7 @@ static void ipc_free_comm(dp_comm_t *comm)
     for (int i = 0; i < STREAMS_MAX; i++)
         if (comm->streams[i].mark != NULL)
             (void)comm->cu->cuEventDestroy(comm->streams[i].mark);
-
-    while (comm->ends != NULL) {
-        dp_channel_end_t *end = comm->ends;
-
-        comm->ends = end->next;
-        host->release(host, end);
-    }
-    while (comm->exchanges != NULL) {
-        dp_exchange_t *x = comm->exchanges;
-
-        comm->exchanges = x->next;
-        ipc_exchange_free(x);
-    }
+    comm_free_opened(comm, free_end, ipc_exchange_free);
     ipc_wire_close(comm->wire);
     ipc_free(comm, comm->world);
     ipc_free(comm, comm->base_lines);

@@ -145,6 +145,8 @@ struct dp_exchange {
     uint64_t count, released;
 };
 
+#include "plugins/comm/ends.h"
+
 static inline size_t count_of(int32_t nranks)
 {
     return (size_t)nranks;

@@ -3,11 +3,6 @@
  * exchange.c: all-to-all-v: every rank's kernel puts its rows straight into the others' slots, then says how many. */
 #include "comm_cuda_ipc.h"
 
-#include "plugins/common/check.h"
-
-#include <stdio.h>
-#include <string.h>
-
 #define PUT_THREADS 512
 
 area_t ipc_exchange_area(const dp_exchange_t *x)
@@ -17,27 +12,6 @@ area_t ipc_exchange_area(const dp_exchange_t *x)
     (void)ipc_rows_layout(x->config.id, count_of(x->comm->nranks), x->config.slots, x->config.capacity_rows,
                           x->config.row_bytes, &area); /* checked when it was opened */
     return area;
-}
-
-static dp_status_t ipc_check_exchange(dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
-{
-    const dp_host_t *host = comm->host;
-    area_t area;
-    dp_status_t status;
-
-    status = DP_TAKE(host, "comm_cuda_ipc", dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, NULL, config);
-    if (status < 0)
-        return status;
-    if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
-                       config->id, config->row_bytes);
-    if (!ipc_rows_layout(config->id, count_of(comm->nranks), slots, config->capacity_rows, config->row_bytes, &area))
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
-                       comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
-    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
-    return DP_OK;
 }
 
 void ipc_exchange_free(dp_exchange_t *x)
@@ -50,22 +24,19 @@ void ipc_exchange_free(dp_exchange_t *x)
 dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     const dp_host_t *host = comm->host;
-    uint32_t slots = config->slots != 0 ? config->slots : 2;
     size_t n = count_of(comm->nranks);
+    area_t area;
     dp_exchange_t *x;
-    dp_status_t status = ipc_check_exchange(comm, config, slots);
+    dp_status_t status = comm_check_new_exchange(comm, "comm_cuda_ipc", UINT32_MAX, config);
 
+    if (status == DP_OK &&
+        !ipc_rows_layout(config->id, n, comm_slots_of(config), config->capacity_rows, config->row_bytes, &area))
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
+                       comm->name, config->id, comm_slots_of(config), config->capacity_rows, config->row_bytes);
+    if (status == DP_OK)
+        status = comm_make_exchange(comm, config, &x);
     if (status < 0)
         return status;
-    x = host->allocate(host, sizeof(*x), 16);
-    if (x == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
-    memset(x, 0, sizeof(*x));
-    x->comm = comm;
-    (void)dp_sized_take(&x->config, sizeof(x->config), config);
-    x->config.slots = slots;
-    x->config.label = x->label;
-    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
     x->lines = host->allocate(host, n * sizeof(*x->lines), 16);
     x->payload = host->allocate(host, n * sizeof(*x->payload), 16);
     if (x->lines == NULL || x->payload == NULL) {
@@ -73,24 +44,13 @@ dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     }
     x->group = (plan_group_t){comm->rank, comm->nranks, x->lines, x->payload};
-    x->next = comm->exchanges;
-    comm->exchanges = x;
-    comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->lines) + sizeof(*x->payload));
+    comm_add_exchange(x);
+    comm->memory_bytes += n * (sizeof(*x->lines) + sizeof(*x->payload));
     *exchange_out = x;
     return DP_OK;
 }
 
 /* ---- on the caller's thread ---- */
-
-static dp_status_t ipc_check_round(const dp_exchange_t *x, uint64_t next, uint32_t number)
-{
-    if (!x->connected)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
-                       (uint32_t)next);
-    return DP_OK;
-}
 
 static dp_status_t enter_exchange(dp_exchange_t *x, dp_stream_t *s, queue_t *q)
 {
@@ -167,7 +127,7 @@ dp_status_t ipc_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
     dp_comm_t *comm = x->comm;
     size_t n = count_of(comm->nranks), slot = x->count % x->config.slots;
     const int32_t *counts = NULL;
-    dp_status_t status = ipc_check_round(x, x->count, number);
+    dp_status_t status = comm_check_round(comm->host, x->label, x->connected, x->count, number);
     queue_t q;
 
     if (status == DP_OK && (uintptr_t)send % 16 != 0)
@@ -203,14 +163,11 @@ dp_status_t ipc_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
 
 dp_status_t ipc_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = ipc_check_round(x, x->released, number);
+    dp_status_t status = comm_check_rows_release(x, x->released, number);
     queue_t q;
 
     if (status < 0)
         return status;
-    if (x->released == x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
-                       x->label);
     status = enter_exchange(x, s, &q);
     if (status < 0)
         return status;

@@ -376,13 +376,7 @@ dp_status_t ipc_join_open(dp_comm_t *comm)
 dp_status_t ipc_join_start(dp_comm_t *comm)
 {
     joining_t j;
-    uint32_t count = 0;
-    dp_status_t status;
+    dp_status_t status = joining_begin(&j, comm, comm_count_opened(comm));
 
-    for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        count += !end->connected;
-    for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        count += !x->connected;
-    status = joining_begin(&j, comm, count);
     return joining_end(&j, status == DP_OK ? connect_all(&j) : status);
 }

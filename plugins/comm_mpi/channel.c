@@ -16,39 +16,19 @@ typedef struct transfer {
     dp_message_tag_t tag;
 } transfer_t;
 
-static dp_status_t mpi_check_channel(const dp_comm_t *comm, const dp_channel_config_t *config)
-{
-    const dp_host_t *host = comm->host;
-    dp_status_t status = comm_check_channel(host, "comm_mpi", comm->name, comm->rank, comm->nranks, UINT32_MAX, config);
-
-    if (status < 0)
-        return status;
-    if (config->slot_bytes > INT_MAX)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "group %s: channel %u has slots of %zu bytes; MPI counts to %d: use smaller micro-batches",
-                       comm->name, config->id, config->slot_bytes, INT_MAX);
-    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        if (end->config.id == config->id && end->config.peer == config->peer &&
-            (end->config.sender != 0) == (config->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
-                           config->id, comm->world[config->peer]);
-    return DP_OK;
-}
-
 dp_status_t mpi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     dp_channel_end_t *end;
-    dp_status_t status = mpi_check_channel(comm, config);
+    dp_status_t status = comm_check_new_end(comm, "comm_mpi", UINT32_MAX, config);
 
+    if (status == DP_OK && config->slot_bytes > INT_MAX)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "group %s: channel %u has slots of %zu bytes; MPI counts to %d: use smaller micro-batches",
+                       comm->name, config->id, config->slot_bytes, INT_MAX);
+    if (status == DP_OK)
+        status = comm_make_end(comm, config, &end);
     if (status < 0)
         return status;
-    end = mpi_memory(comm, 1, sizeof(*end));
-    if (end == NULL)
-        return DP_ERR_NOMEM;
-    end->comm = comm;
-    (void)dp_sized_take(&end->config, sizeof(end->config), config);
-    end->config.label = end->label;
-    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->requests[0] = end->requests[1] = MPI_REQUEST_NULL;
     end->stride = comm_round_line(config->slot_bytes);
     if (config->sender == 0) {
@@ -59,8 +39,7 @@ dp_status_t mpi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config,
             return status;
         }
     }
-    end->next = comm->ends;
-    comm->ends = end;
+    comm_add_end(end);
     *end_out = end;
     return DP_OK;
 }
@@ -127,20 +106,6 @@ static dp_status_t run_post(void *arg)
     return mpi_check(end->comm, code, what);
 }
 
-static dp_status_t refuse_message(const transfer_t *t, size_t bytes)
-{
-    const dp_channel_end_t *end = t->end;
-    const dp_comm_t *comm = end->comm;
-    const dp_message_tag_t *e = &t->tag, *found = &end->head;
-
-    return DP_FAIL(
-        comm->host, DP_ERR_PROTOCOL,
-        "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), found "
-        "message %u (step %u, micro-batch %d, %u bytes, of which %zu came)",
-        comm->world[comm->rank], end->label, comm->world[end->config.peer], e->number, e->step, e->microbatch, e->bytes,
-        found->number, found->step, found->microbatch, found->bytes, bytes);
-}
-
 static dp_status_t run_finish(void *arg)
 {
     const transfer_t *t = arg;
@@ -157,8 +122,12 @@ static dp_status_t run_finish(void *arg)
         return status;
     MPI_Get_count(&statuses[1], MPI_BYTE, &bytes);
     if (found->number != e->number || found->step != e->step || found->microbatch != e->microbatch ||
-        found->bytes != e->bytes || (uint32_t)bytes != e->bytes)
-        return refuse_message(t, (size_t)bytes);
+        found->bytes != e->bytes || (uint32_t)bytes != e->bytes) {
+        char behind[40];
+
+        snprintf(behind, sizeof(behind), ", of which %d came", bytes);
+        return comm_refuse_message(end, e, found, behind);
+    }
     return DP_OK;
 }
 
@@ -172,14 +141,6 @@ static dp_status_t run_message_release(void *arg)
 }
 
 /* ---- on the caller's thread ---- */
-
-static dp_status_t mpi_check_transfer(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number,
-                                      size_t bytes, const char *verb)
-{
-    const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
-
-    return comm_check_transfer(end->comm->host, &call);
-}
 
 /* In a bundle the second half waits for bundle_end, which knows the message by what is kept here. */
 static dp_status_t enqueue(const transfer_t *t, dp_stream_t *s)
@@ -210,7 +171,7 @@ static dp_status_t enqueue(const transfer_t *t, dp_stream_t *s)
 dp_status_t mpi_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     transfer_t t = {.end = end, .from = from, .tag = *tag};
-    dp_status_t status = mpi_check_transfer(end, true, end->count, tag->number, tag->bytes, "send");
+    dp_status_t status = comm_check_call(end, true, end->count, tag->number, tag->bytes, "send");
 
     return status < 0 ? status : enqueue(&t, s);
 }
@@ -219,7 +180,7 @@ dp_status_t mpi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
                              dp_stream_t *s)
 {
     transfer_t t = {.end = end, .tag = *expected};
-    dp_status_t status = mpi_check_transfer(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status = comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive");
 
     if (status < 0)
         return status;
@@ -233,13 +194,10 @@ dp_status_t mpi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
 dp_status_t mpi_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     transfer_t t = {.end = end, .tag = {.number = number}};
-    dp_status_t status = mpi_check_transfer(end, false, end->freed, number, 0, "release");
+    dp_status_t status = comm_check_release(end, end->freed, number);
 
     if (status < 0)
         return status;
-    if (end->freed == end->count)
-        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
-                       "release of message %u on channel \"%s\", which was not received", number, end->label);
     status = end->comm->device->launch(s, run_message_release, &t, sizeof(t));
     end->freed += status == DP_OK;
     return status;

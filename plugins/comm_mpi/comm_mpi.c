@@ -16,7 +16,7 @@ void *mpi_memory(dp_comm_t *comm, size_t count, size_t bytes)
     void *memory = NULL;
 
     if (!__builtin_mul_overflow(count, bytes, &all))
-        memory = comm->host->allocate(comm->host, all, LINE_BYTES);
+        memory = comm->host->allocate(comm->host, all, CACHE_LINE);
     if (memory == NULL) {
         (void)DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %zu times %zu bytes", comm->name, count,
                       bytes);
@@ -149,18 +149,7 @@ static void mpi_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
-    while (comm->ends != NULL) {
-        dp_channel_end_t *end = comm->ends;
-
-        comm->ends = end->next;
-        mpi_channel_free(end);
-    }
-    while (comm->exchanges != NULL) {
-        dp_exchange_t *x = comm->exchanges;
-
-        comm->exchanges = x->next;
-        mpi_exchange_free(x);
-    }
+    comm_free_opened(comm, mpi_channel_free, mpi_exchange_free);
     mpi_talks_free(comm);
     mpi_free(comm, comm->world);
     mpi_free(comm, comm->places);
@@ -231,7 +220,7 @@ static dp_status_t mpi_open(const dp_host_t *host, const dp_comm_config_t *confi
 
     if (status < 0)
         return status;
-    comm = host->allocate(host, sizeof(*comm), LINE_BYTES);
+    comm = host->allocate(host, sizeof(*comm), CACHE_LINE);
     if (comm == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
     memset(comm, 0, sizeof(*comm));

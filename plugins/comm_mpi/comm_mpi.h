@@ -82,6 +82,8 @@ struct dp_exchange {
     uint64_t count, freed;
 };
 
+#include "plugins/comm/ends.h"
+
 /* comm_mpi.c */
 /* Memory of the host, counted and zeroed; NULL records why. */
 void *mpi_memory(dp_comm_t *comm, size_t count, size_t bytes);

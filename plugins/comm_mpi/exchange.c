@@ -16,22 +16,6 @@ typedef struct round {
     uint32_t slot;
 } round_t;
 
-static dp_status_t mpi_check_exchange(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
-{
-    const dp_host_t *host = comm->host;
-    dp_status_t status = comm_check_exchange(host, "comm_mpi", comm->name, comm->nranks, slots, 65536, config);
-
-    if (status < 0)
-        return status;
-    if (config->row_bytes > INT_MAX)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is more than MPI counts to, %d",
-                       comm->name, config->id, config->row_bytes, INT_MAX);
-    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
-    return DP_OK;
-}
-
 static dp_status_t allocate_rows(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
@@ -63,28 +47,24 @@ static dp_status_t allocate_rows(dp_exchange_t *x)
 
 dp_status_t mpi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
-    uint32_t slots = config->slots != 0 ? config->slots : 2;
     dp_exchange_t *x;
-    dp_status_t status = mpi_check_exchange(comm, config, slots);
+    dp_status_t status = comm_check_new_exchange(comm, "comm_mpi", 65536, config);
 
+    if (status == DP_OK && config->row_bytes > INT_MAX)
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "group %s: exchange %u: row_bytes %zu is more than MPI counts to, %d", comm->name, config->id,
+                       config->row_bytes, INT_MAX);
+    if (status == DP_OK)
+        status = comm_make_exchange(comm, config, &x);
     if (status < 0)
         return status;
-    x = mpi_memory(comm, 1, sizeof(*x));
-    if (x == NULL)
-        return DP_ERR_NOMEM;
-    x->comm = comm;
     x->row = MPI_DATATYPE_NULL;
-    (void)dp_sized_take(&x->config, sizeof(x->config), config);
-    x->config.slots = slots;
-    x->config.label = x->label;
-    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
     status = allocate_rows(x);
     if (status < 0) {
         mpi_exchange_free(x);
         return status;
     }
-    x->next = comm->exchanges;
-    comm->exchanges = x;
+    comm_add_exchange(x);
     *exchange_out = x;
     return DP_OK;
 }
@@ -244,13 +224,10 @@ dp_status_t mpi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
 dp_status_t mpi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->freed, number);
+    dp_status_t status = comm_check_rows_release(x, x->freed, number);
 
     if (status < 0)
         return status;
-    if (x->freed == x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
-                       x->label);
     status = x->comm->device->launch(s, run_rows_release, &r, sizeof(r));
     x->freed += status == DP_OK;
     return status;

@@ -33,7 +33,7 @@ dp_status_t mpi_reduce_open(dp_comm_t *comm, size_t reduce_bytes)
     size_t peers = (size_t)comm->nranks - 1, slice = (reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES) / peers;
 
     slice = slice < SLICE_MIN ? SLICE_MIN : slice > SLICE_MOST ? SLICE_MOST : slice;
-    comm->slice_bytes = slice / LINE_BYTES * LINE_BYTES;
+    comm->slice_bytes = slice / CACHE_LINE * CACHE_LINE;
     comm->staging = mpi_memory(comm, peers, comm->slice_bytes);
     comm->sum_heads = mpi_memory(comm, peers, sizeof(*comm->sum_heads));
     comm->requests = mpi_memory(comm, 4 * peers, sizeof(*comm->requests));

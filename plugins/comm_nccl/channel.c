@@ -6,11 +6,8 @@
  * and a wrong tag is found out instead of undefined. Shorter messages are first copied into a slot of the sender's. */
 #include "comm_nccl.h"
 
-#include "plugins/common/check.h"
-
 #include "cuda/launch.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint32_t channel)
@@ -19,26 +16,6 @@ static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint32_t 
         if (pair->peer == peer && pair->sends == sends && pair->channel == channel)
             return pair;
     return NULL;
-}
-
-static dp_status_t nccl_check_channel(const dp_comm_t *comm, const dp_channel_config_t *c)
-{
-    dp_status_t status;
-
-    status = DP_TAKE(comm->host, "comm_nccl", dp_channel_config_t, DP_CHANNEL_CONFIG_MIN, NULL, c);
-    if (status < 0)
-        return status;
-    if (c->peer < 0 || c->peer >= comm->nranks || c->peer == comm->rank)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u: rank %d of group %s is no peer of ours", c->id, c->peer,
-                       comm->name);
-    if (c->slots < 1 || c->slots > 65536 || c->slot_bytes < 1 || c->slot_bytes > UINT32_MAX)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u: %u slots of %zu bytes make no sense", c->id, c->slots,
-                       c->slot_bytes);
-    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        if (end->config.id == c->id && end->config.peer == c->peer && end->config.sender == c->sender)
-            return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u with rank %d was opened before", c->id,
-                           comm->world[c->peer]);
-    return DP_OK;
 }
 
 dp_status_t nccl_channel_keep_pair(dp_channel_end_t *end)
@@ -64,18 +41,14 @@ dp_status_t nccl_channel_keep_pair(dp_channel_end_t *end)
 dp_status_t nccl_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     dp_channel_end_t *end;
-    dp_status_t status = nccl_check_channel(comm, config);
+    dp_status_t status = comm_check_new_end(comm, "comm_nccl", 65536, config);
 
+    if (status == DP_OK)
+        status = comm_make_end(comm, config, &end);
     if (status < 0)
         return status;
-    end = comm->host->allocate(comm->host, sizeof(*end), 16);
-    if (end == NULL)
-        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
-    *end = (dp_channel_end_t){.next = comm->ends, .comm = comm};
-    (void)dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.sender = config->sender != 0;
-    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "channel");
-    __atomic_store_n(&comm->ends, end, __ATOMIC_RELEASE);
+    comm_add_end(end);
     *end_out = end;
     return DP_OK;
 }
@@ -233,21 +206,13 @@ dp_status_t nccl_bundle_end(dp_comm_t *comm, dp_stream_t *s)
 
 dp_status_t nccl_channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends)
 {
-    const dp_host_t *host = end->comm->host;
+    dp_status_t status = comm_check_call(end, sends, end->count, tag->number, tag->bytes, sends ? "send" : "receive");
 
-    if (!end->connected || end->config.sender != sends)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: this end does not %s, or was not started", end->label,
-                       sends ? "send" : "receive");
-    if (tag->number != (uint32_t)end->count)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u is enqueued, the next one is %u", end->label, tag->number,
-                       (uint32_t)end->count);
-    if (tag->bytes > end->config.slot_bytes)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: a message of %u bytes; the slots have %zu", end->label, tag->bytes,
-                       end->config.slot_bytes);
-    if (!sends && end->count - end->freed >= end->config.slots)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u: all %u slots hold messages that were not released",
-                       end->label, tag->number, end->config.slots);
-    return DP_OK;
+    if (status == DP_OK && !sends && end->count - end->freed >= end->config.slots)
+        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
+                       "receive of message %u on channel \"%s\": all %u slots hold messages that were not released",
+                       tag->number, end->label, end->config.slots);
+    return status;
 }
 
 static dp_status_t enqueue(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
@@ -283,19 +248,9 @@ dp_status_t nccl_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *exp
     return enqueue(end, NULL, expected, s);
 }
 
-dp_status_t nccl_channel_check_release(const dp_channel_end_t *end, uint32_t number)
-{
-    if (!end->connected || end->config.sender || end->freed == end->count || number != (uint32_t)end->freed)
-        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
-                       "%s: message %u cannot be released: it was not received, or an earlier "
-                       "one comes first",
-                       end->label, number);
-    return DP_OK;
-}
-
 dp_status_t nccl_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = nccl_channel_check_release(end, number);
+    dp_status_t status = comm_check_release(end, end->freed, number);
 
     if (status < 0)
         return status;

@@ -3,8 +3,6 @@
  * comm_nccl.c: transfers through NCCL: the table of dp.comm/1, opening and the end. */
 #include "comm_nccl.h"
 
-#include "plugins/common/check.h"
-
 #include "cuda/module.h"
 
 #include <stdio.h>
@@ -181,21 +179,9 @@ dp_status_t nccl_window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, s
 
 static dp_status_t nccl_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    dp_status_t status;
+    dp_status_t status = comm_check_open(host, "comm_nccl", config, NAME_BYTES, RANKS_MAX);
 
-    status = DP_TAKE(host, "comm_nccl", dp_comm_config_t, DP_COMM_CONFIG_MIN, NULL, config);
-    if (status < 0)
-        return status;
-    if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
-        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
-                       config->nranks);
-    if (config->world_ranks == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks are missing", config->name);
-    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_nccl needs the host's service " DP_HOST_BOOT);
-    return check_device(host, "comm_nccl", config->device_vt, config->device, "cuda");
+    return status < 0 ? status : check_device(host, "comm_nccl", config->device_vt, config->device, "cuda");
 }
 
 static dp_status_t nccl_load_kernels(dp_comm_t *comm)
@@ -313,18 +299,7 @@ static void nccl_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
-    while (comm->ends != NULL) {
-        dp_channel_end_t *end = comm->ends;
-
-        comm->ends = end->next;
-        nccl_channel_free(end);
-    }
-    while (comm->exchanges != NULL) {
-        dp_exchange_t *x = comm->exchanges;
-
-        comm->exchanges = x->next;
-        nccl_exchange_free(x);
-    }
+    comm_free_opened(comm, nccl_channel_free, nccl_exchange_free);
     while (comm->pairs != NULL) {
         pair_t *pair = comm->pairs;
 

@@ -178,6 +178,8 @@ struct dp_exchange {
     uint64_t count, freed;
 };
 
+#include "plugins/comm/ends.h"
+
 #define WORLD(comm) ((comm)->world[(comm)->rank])
 
 static inline CUstream native(const dp_comm_t *comm, dp_stream_t *s)
@@ -219,7 +221,6 @@ dp_status_t nccl_channel_keep_pair(dp_channel_end_t *end);
 dp_status_t nccl_channel_connect(dp_channel_end_t *end);
 /* Whether this message may be enqueued. */
 dp_status_t nccl_channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends);
-dp_status_t nccl_channel_check_release(const dp_channel_end_t *end, uint32_t number);
 /* What a head holds. */
 void nccl_channel_words(const dp_message_tag_t *tag, uint32_t words[4]);
 void nccl_channel_free(dp_channel_end_t *end);

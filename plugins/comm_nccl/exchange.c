@@ -7,44 +7,24 @@
  * group. A kernel packs the rows into their stretches first; it reads offsets and counts where they are. */
 #include "comm_nccl.h"
 
-#include "plugins/common/check.h"
-
 #include "cuda/launch.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#define DEFAULT_SLOTS 2
-#define THREADS       256
-#define MOST_BLOCKS   32
+#define THREADS     256
+#define MOST_BLOCKS 32
 
 dp_status_t nccl_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
-    const dp_host_t *host = comm->host;
     dp_exchange_t *x;
-    dp_status_t status;
+    dp_status_t status = comm_check_new_exchange(comm, "comm_nccl", 65536, config);
 
-    status = DP_TAKE(host, "comm_nccl", dp_exchange_config_t, DP_EXCHANGE_CONFIG_MIN, NULL, config);
+    if (status == DP_OK)
+        status = comm_make_exchange(comm, config, &x);
     if (status < 0)
         return status;
-    if (config->row_bytes == 0 || config->row_bytes % 16 != 0 || config->capacity_rows == 0 ||
-        config->capacity_rows > INT32_MAX || config->slots > 65536 ||
-        config->row_bytes > SIZE_MAX / config->capacity_rows / 1024)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "exchange %u: %u rows of %zu bytes make no sense; rows are a multiple of 16 bytes", config->id,
-                       config->capacity_rows, config->row_bytes);
-    for (x = comm->exchanges; x != NULL; x = x->next)
-        if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "exchange %u was opened before", config->id);
-    x = host->allocate(host, sizeof(*x), 16);
-    if (x == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for an exchange", comm->name);
-    *x = (dp_exchange_t){.next = comm->exchanges, .comm = comm};
-    (void)dp_sized_take(&x->config, sizeof(x->config), config);
-    x->config.slots = config->slots > 0 ? config->slots : DEFAULT_SLOTS;
     x->stretch = config->row_bytes * config->capacity_rows;
-    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "exchange");
-    __atomic_store_n(&comm->exchanges, x, __ATOMIC_RELEASE);
+    comm_add_exchange(x);
     *exchange_out = x;
     return DP_OK;
 }
@@ -158,13 +138,14 @@ dp_status_t nccl_exchange_run(dp_exchange_t *x, uint32_t number, const void *sen
     uint32_t slot = number % x->config.slots;
     unsigned char *rows = x->slots + (size_t)slot * (size_t)comm->nranks * x->stretch;
     int32_t *counts = x->counts_in + (size_t)slot * (size_t)comm->nranks;
-    dp_status_t status;
+    dp_status_t status = comm_check_round(comm->host, x->label, x->connected, x->count, number);
 
-    if (!x->connected || number != (uint32_t)x->count || x->count - x->freed >= x->config.slots)
+    if (status == DP_OK && x->count - x->freed >= x->config.slots)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "%s: exchange %u is not the next one, was not started, or all %u slots hold "
-                       "exchanges that were not released",
-                       x->label, number, x->config.slots);
+                       "exchange %u of \"%s\": all %u slots hold exchanges that were not released", number, x->label,
+                       x->config.slots);
+    if (status < 0)
+        return status;
     status = comm->device_vt->stream_wait(s, x->released[slot]);
     if (status >= 0 && comm->exact)
         status = nccl_rows_enqueue(x, number, send, send_offsets, send_counts, s);
@@ -180,11 +161,10 @@ dp_status_t nccl_exchange_run(dp_exchange_t *x, uint32_t number, const void *sen
 
 dp_status_t nccl_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    if (x->freed == x->count || number != (uint32_t)x->freed)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID,
-                       "%s: exchange %u cannot be released: it was not received, or an earlier one "
-                       "comes first",
-                       x->label, number);
+    dp_status_t status = comm_check_rows_release(x, x->freed, number);
+
+    if (status < 0)
+        return status;
     x->freed++;
     return x->comm->device_vt->event_record(x->released[number % x->config.slots], s);
 }

@@ -144,7 +144,7 @@ dp_status_t nccl_puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expect
 
 dp_status_t nccl_puts_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = nccl_channel_check_release(end, number);
+    dp_status_t status = comm_check_release(end, end->freed, number);
 
     if (status >= 0)
         status = put_message(end, number, 0, end->config.slots + number + 1, s);

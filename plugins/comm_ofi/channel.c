@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Where the head of a slot lies, so that it ends where the data begin. */
-#define HEAD_AT (LINE_BYTES - HEAD_BYTES)
+#define HEAD_AT (CACHE_LINE - HEAD_BYTES)
 
 /* What a stream gets to do. */
 typedef struct transfer {
@@ -25,14 +25,14 @@ static size_t data_stride(const dp_channel_end_t *end)
 
 static size_t stride_of(const dp_channel_end_t *end)
 {
-    return LINE_BYTES + (end->comm->wire.direct ? 0 : data_stride(end));
+    return CACHE_LINE + (end->comm->wire.direct ? 0 : data_stride(end));
 }
 
 /* What is in a slot of ours, as the device sees it. */
 static unsigned char *data_of(const dp_channel_end_t *end, uint64_t slot)
 {
     return end->part.shown != NULL ? end->part.shown + slot * data_stride(end)
-                                   : end->slots + slot * end->stride + LINE_BYTES;
+                                   : end->slots + slot * end->stride + CACHE_LINE;
 }
 
 /* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op for messages. Bells
@@ -46,7 +46,7 @@ area_t ofi_channel_area(const dp_channel_end_t *end, bool ours)
         .peer = ours ? end->config.peer : end->comm->rank,
         .slots = end->config.slots,
         .unit = end->config.slot_bytes,
-        .bytes = receiver ? end->config.slots * stride_of(end) : LINE_BYTES,
+        .bytes = receiver ? end->config.slots * stride_of(end) : CACHE_LINE,
         .bells = receiver ? end->config.slots * (end->comm->wire.direct ? 2 : 1) : 1,
         .data_address = end->part.address,
         .data_key = end->part.key,
@@ -56,22 +56,6 @@ area_t ofi_channel_area(const dp_channel_end_t *end, bool ours)
     if (!receiver && end->comm->wire.bounce && !end->comm->wire.direct)
         area.private_bytes += comm_round_line(end->config.slot_bytes);
     return area;
-}
-
-static dp_status_t ofi_check_channel(const dp_comm_t *comm, const dp_channel_config_t *config)
-{
-    const dp_host_t *host = comm->host;
-    dp_status_t status =
-        comm_check_channel(host, "comm_ofi", comm->name, comm->rank, comm->nranks, (1u << BELL_BITS) - 1, config);
-
-    if (status < 0)
-        return status;
-    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        if (end->config.id == config->id && end->config.peer == config->peer &&
-            (end->config.sender != 0) == (config->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
-                           config->id, comm->world[config->peer]);
-    return DP_OK;
 }
 
 void ofi_channel_free(dp_channel_end_t *end)
@@ -85,18 +69,12 @@ dp_status_t ofi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config,
 {
     const dp_host_t *host = comm->host;
     dp_channel_end_t *end;
-    dp_status_t status = ofi_check_channel(comm, config);
+    dp_status_t status = comm_check_new_end(comm, "comm_ofi", (1u << BELL_BITS) - 1, config);
 
+    if (status == DP_OK)
+        status = comm_make_end(comm, config, &end);
     if (status < 0)
         return status;
-    end = host->allocate(host, sizeof(*end), 16);
-    if (end == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
-    memset(end, 0, sizeof(*end));
-    end->comm = comm;
-    (void)dp_sized_take(&end->config, sizeof(end->config), config);
-    end->config.label = end->label;
-    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->stride = stride_of(end);
     status = ofi_part_open(comm, &end->part, config->sender == 0);
     if (status == DP_OK && comm->wire.direct && config->sender == 0) {
@@ -110,9 +88,7 @@ dp_status_t ofi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config,
         ofi_channel_free(end);
         return status;
     }
-    end->next = comm->ends;
-    comm->ends = end;
-    comm->memory_bytes += sizeof(*end);
+    comm_add_end(end);
     *end_out = end;
     return DP_OK;
 }
@@ -148,17 +124,9 @@ dp_status_t ofi_channel_connect(dp_channel_end_t *end, const area_t *ours, const
 
 /* ---- on the stream ---- */
 
-static dp_status_t explain_transfer(const transfer_t *t, dp_status_t status, const char *verb, const char *preposition)
+static dp_status_t explain_transfer(const transfer_t *t, dp_status_t status)
 {
-    const dp_channel_end_t *end = t->end;
-    const dp_comm_t *comm = end->comm;
-    cause_t cause = comm_cause_of(comm->host);
-
-    if (!ofi_wire_is_news(comm, status))
-        return status;
-    return DP_FAIL(comm->host, status, "rank %d: %s of micro-batch %d, step %u, on channel \"%s\" %s rank %d: %s",
-                   comm->world[comm->rank], verb, t->tag.microbatch, t->tag.step, end->label, preposition,
-                   comm->world[end->config.peer], cause.text);
+    return ofi_wire_is_news(t->end->comm, status) ? comm_explain_transfer(t->end, &t->tag, status) : status;
 }
 
 /* sender   --bell of the slot--> receiver : head and data of the slot are whole; the n-th ring is its n-th message.
@@ -203,20 +171,20 @@ static dp_status_t run_send(void *arg)
     }
     if (status == DP_OK)
         status = ofi_wire_finish(comm, end->op, "the message does not leave");
-    return status < 0 ? explain_transfer(t, status, "send", "to") : DP_OK;
+    return status < 0 ? explain_transfer(t, status) : DP_OK;
 }
 
 static dp_status_t refuse_message(const transfer_t *t, const head_t *found)
 {
-    const dp_comm_t *comm = t->end->comm;
-    const dp_message_tag_t *e = &t->tag;
+    const dp_message_tag_t tag = {.number = found->message.number,
+                                  .step = found->message.step,
+                                  .microbatch = found->message.microbatch,
+                                  .bytes = found->message.bytes};
+    char behind[80];
 
-    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), "
-                   "found message %u (step %u, micro-batch %d, %u bytes) of channel %u from rank %d of the group",
-                   comm->world[comm->rank], t->end->label, comm->world[t->end->config.peer], e->number, e->step,
-                   e->microbatch, e->bytes, found->message.number, found->message.step, found->message.microbatch,
-                   found->message.bytes, found->message.id, found->message.sender);
+    snprintf(behind, sizeof(behind), " of channel %u from rank %d of the group", found->message.id,
+             found->message.sender);
+    return comm_refuse_message(t->end, &t->tag, &tag, behind);
 }
 
 static dp_status_t run_recv(void *arg)
@@ -230,7 +198,7 @@ static dp_status_t run_recv(void *arg)
     head_t found;
 
     if (status < 0)
-        return explain_transfer(t, status, "receive", "from");
+        return explain_transfer(t, status);
     memcpy(&found, end->slots + slot * end->stride + HEAD_AT, HEAD_BYTES);
     if (found.message.number != e->number || found.message.step != e->step ||
         found.message.microbatch != e->microbatch || found.message.bytes != e->bytes ||
@@ -239,11 +207,11 @@ static dp_status_t run_recv(void *arg)
     if (end->heard != NULL && e->bytes > 0) {
         status =
             ofi_wire_wait(end->comm, &end->bells[slots + slot].signal, ++end->heard[slot], "its data have not come");
-        return status < 0 ? explain_transfer(t, status, "receive", "from") : DP_OK;
+        return status < 0 ? explain_transfer(t, status) : DP_OK;
     }
     return end->part.shown == NULL
                ? DP_OK
-               : ofi_copy(end->comm, data_of(end, slot), end->slots + slot * end->stride + LINE_BYTES, e->bytes);
+               : ofi_copy(end->comm, data_of(end, slot), end->slots + slot * end->stride + CACHE_LINE, e->bytes);
 }
 
 static dp_status_t run_message_release(void *arg)
@@ -251,22 +219,14 @@ static dp_status_t run_message_release(void *arg)
     const transfer_t *t = arg;
     dp_status_t status = ofi_wire_owe(t->end->comm, t->end->op, t->end->config.slots);
 
-    return status < 0 ? explain_transfer(t, status, "release", "from") : DP_OK;
+    return status < 0 ? explain_transfer(t, status) : DP_OK;
 }
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t ofi_check_transfer(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number,
-                                      size_t bytes, const char *verb)
-{
-    const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
-
-    return comm_check_transfer(end->comm->host, &call);
-}
-
 dp_status_t ofi_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = ofi_check_transfer(end, true, end->count, tag->number, tag->bytes, "send");
+    dp_status_t status = comm_check_call(end, true, end->count, tag->number, tag->bytes, "send");
     transfer_t t = {end, from, end->count, *tag};
 
     if (status < 0)
@@ -279,7 +239,7 @@ dp_status_t ofi_channel_send(dp_channel_end_t *end, const void *from, const dp_m
 dp_status_t ofi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                              dp_stream_t *s)
 {
-    dp_status_t status = ofi_check_transfer(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status = comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive");
     transfer_t t = {end, NULL, end->count, *expected};
 
     if (status < 0)
@@ -294,14 +254,11 @@ dp_status_t ofi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
 
 dp_status_t ofi_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = ofi_check_transfer(end, false, end->released, number, 0, "release");
+    dp_status_t status = comm_check_release(end, end->released, number);
     transfer_t t = {.end = end, .tag = {.number = number}};
 
     if (status < 0)
         return status;
-    if (end->released == end->count)
-        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
-                       "release of message %u on channel \"%s\", which was not received", number, end->label);
     status = ofi_launch(end->comm, end->part.releases, s, run_message_release, &t, sizeof(t));
     end->released += status == DP_OK;
     return status;

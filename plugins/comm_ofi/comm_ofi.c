@@ -58,18 +58,7 @@ static void ofi_free_comm(dp_comm_t *comm)
     ofi_progress_stop(comm);
     ofi_gpu_stop(comm->gpu);
     ofi_fabric_close(comm);
-    while (comm->ends != NULL) {
-        dp_channel_end_t *end = comm->ends;
-
-        comm->ends = end->next;
-        ofi_channel_free(end);
-    }
-    while (comm->exchanges != NULL) {
-        dp_exchange_t *x = comm->exchanges;
-
-        comm->exchanges = x->next;
-        ofi_exchange_free(x);
-    }
+    comm_free_opened(comm, ofi_channel_free, ofi_exchange_free);
     ofi_gpu_close(comm->gpu);
     ofi_free(comm, comm->regions);
     ofi_free(comm, comm->world);
@@ -107,7 +96,7 @@ static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *confi
 
     if (status < 0)
         return status;
-    comm = host->allocate(host, sizeof(*comm), LINE_BYTES);
+    comm = host->allocate(host, sizeof(*comm), CACHE_LINE);
     if (comm == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
     memset(comm, 0, sizeof(*comm));

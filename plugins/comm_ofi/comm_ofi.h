@@ -41,7 +41,7 @@
 
 /* How often a bell rang; only who has the lock of the wire rings. */
 typedef struct bell {
-    alignas(LINE_BYTES) dp_signal_t signal;
+    alignas(CACHE_LINE) dp_signal_t signal;
     const struct head *head; /* of the put that rang it, where credits may travel with it; else NULL */
 } bell_t;
 
@@ -129,7 +129,7 @@ typedef struct put {
 
 /* A put that may be on its way: lies in a region, one thread uses it. */
 typedef struct op {
-    alignas(LINE_BYTES) dp_signal_t done; /* writes that the provider has let go of */
+    alignas(CACHE_LINE) dp_signal_t done; /* writes that the provider has let go of */
     uint32_t posted;
     int32_t peer;
     head_t head;
@@ -261,6 +261,8 @@ struct dp_exchange {
     part_t part;      /* shown: rows and counts by slot */
     uint64_t count, released;
 };
+
+#include "plugins/comm/ends.h"
 
 /* comm_ofi.c */
 /* As launch() of the device. */

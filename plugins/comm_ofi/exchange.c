@@ -33,7 +33,7 @@ static size_t slot_bytes(const dp_exchange_t *x)
 
 static size_t head_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
 {
-    return LINE_BYTES + (slot * ranks_of(x) + (size_t)from) * HEAD_BYTES;
+    return CACHE_LINE + (slot * ranks_of(x) + (size_t)from) * HEAD_BYTES;
 }
 
 /* In the memory where rows are put. */
@@ -44,7 +44,7 @@ static size_t block_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
 
 static size_t heads_end(const dp_exchange_t *x)
 {
-    return LINE_BYTES + comm_round_line(x->config.slots * ranks_of(x) * HEAD_BYTES);
+    return CACHE_LINE + comm_round_line(x->config.slots * ranks_of(x) * HEAD_BYTES);
 }
 
 static size_t rows_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
@@ -96,20 +96,6 @@ area_t ofi_exchange_area(const dp_exchange_t *x)
     return area;
 }
 
-static dp_status_t ofi_check_exchange(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
-{
-    const dp_host_t *host = comm->host;
-    uint32_t bells = (((1u << BELL_BITS) - 1) / (uint32_t)comm->nranks - 1) / 2;
-    dp_status_t status = comm_check_exchange(host, "comm_ofi", comm->name, comm->nranks, slots, bells, config);
-
-    if (status < 0)
-        return status;
-    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
-    return DP_OK;
-}
-
 void ofi_exchange_free(dp_exchange_t *x)
 {
     ofi_part_free(x->comm, &x->part);
@@ -124,27 +110,20 @@ void ofi_exchange_free(dp_exchange_t *x)
 dp_status_t ofi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     const dp_host_t *host = comm->host;
-    uint32_t slots = config->slots != 0 ? config->slots : 2;
-    size_t n = (size_t)comm->nranks, counts = slots * n * sizeof(int32_t);
+    uint32_t bells = (((1u << BELL_BITS) - 1) / (uint32_t)comm->nranks - 1) / 2;
+    size_t n = (size_t)comm->nranks, counts = comm_slots_of(config) * n * sizeof(int32_t);
     dp_exchange_t *x;
-    dp_status_t status = ofi_check_exchange(comm, config, slots);
+    dp_status_t status = comm_check_new_exchange(comm, "comm_ofi", bells, config);
 
+    if (status == DP_OK)
+        status = comm_make_exchange(comm, config, &x);
     if (status < 0)
         return status;
-    x = host->allocate(host, sizeof(*x), 16);
-    if (x == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
-    memset(x, 0, sizeof(*x));
-    x->comm = comm;
-    (void)dp_sized_take(&x->config, sizeof(x->config), config);
-    x->config.slots = slots;
-    x->config.label = x->label;
-    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
     x->far = host->allocate(host, n * sizeof(*x->far), 16);
-    x->own = host->allocate(host, sizeof(*x->own), LINE_BYTES);
-    x->counts = host->allocate(host, counts, LINE_BYTES);
-    x->sending = host->allocate(host, 2 * n * sizeof(*x->sending), LINE_BYTES);
-    x->heard = host->allocate(host, counts, LINE_BYTES);
+    x->own = host->allocate(host, sizeof(*x->own), CACHE_LINE);
+    x->counts = host->allocate(host, counts, CACHE_LINE);
+    x->sending = host->allocate(host, 2 * n * sizeof(*x->sending), CACHE_LINE);
+    x->heard = host->allocate(host, counts, CACHE_LINE);
     if (x->far == NULL || x->own == NULL || x->counts == NULL || x->heard == NULL || x->sending == NULL) {
         ofi_exchange_free(x);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
@@ -156,9 +135,8 @@ dp_status_t ofi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
     }
     memset(x->own, 0, sizeof(*x->own));
     memset(x->heard, 0, counts);
-    x->next = comm->exchanges;
-    comm->exchanges = x;
-    comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->far) + 2 * sizeof(*x->sending)) + sizeof(*x->own) + 2 * counts;
+    comm_add_exchange(x);
+    comm->memory_bytes += n * (sizeof(*x->far) + 2 * sizeof(*x->sending)) + sizeof(*x->own) + 2 * counts;
     *exchange_out = x;
     return DP_OK;
 }
@@ -206,13 +184,7 @@ dp_status_t ofi_exchange_connect(dp_exchange_t *x, const area_t *ours, const reg
 
 static dp_status_t explain_round(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
 {
-    const dp_comm_t *comm = r->x->comm;
-    cause_t cause = comm_cause_of(comm->host);
-
-    if (!ofi_wire_is_news(comm, status))
-        return status;
-    return DP_FAIL(comm->host, status, "rank %d: exchange %u of \"%s\", %s rank %d: %s", comm->world[comm->rank],
-                   r->number, r->x->label, doing, comm->world[peer], cause.text);
+    return ofi_wire_is_news(r->x->comm, status) ? comm_explain_round(r->x, r->number, status, doing, peer) : status;
 }
 
 static uint32_t slot_of(const round_t *r)
@@ -424,13 +396,10 @@ dp_status_t ofi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
 dp_status_t ofi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->released, number);
+    dp_status_t status = comm_check_rows_release(x, x->released, number);
 
     if (status < 0)
         return status;
-    if (x->released == x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
-                       x->label);
     status = ofi_launch(x->comm, x->part.releases, s, run_rows_release, &r, sizeof(r));
     x->released += status == DP_OK;
     return status;

@@ -248,7 +248,7 @@ dp_status_t ofi_gpu_range(gpu_t *gpu, const void *at, uint64_t *base_out, size_t
 
 size_t ofi_gpu_queue_bytes(void)
 {
-    return sizeof(gpu_queue_t) + sizeof(worker_t) + RING * sizeof(entry_t) + LINE_BYTES;
+    return sizeof(gpu_queue_t) + sizeof(worker_t) + RING * sizeof(entry_t) + CACHE_LINE;
 }
 
 static void queue_free(gpu_t *gpu, gpu_queue_t *queue)
@@ -305,7 +305,7 @@ dp_status_t ofi_gpu_queue_open(gpu_t *gpu, bool waits, gpu_queue_t **queue_out)
     if (queue->ring == NULL)
         status = DP_FAIL(host, DP_ERR_NOMEM, "no memory for a queue");
     if (status == DP_OK)
-        status = gpu->vt->host_allocate(gpu->device, LINE_BYTES, &done);
+        status = gpu->vt->host_allocate(gpu->device, CACHE_LINE, &done);
     queue->done = done;
     if (status == DP_OK && waits)
         status = hire(gpu, &worker);

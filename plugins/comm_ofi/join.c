@@ -58,7 +58,7 @@ static dp_status_t make_region(joining_t *j, region_t *region)
         region->base = host->allocate(host, bytes, PAGE_BYTES);
     else if (comm->device->host_allocate(comm->instance, bytes, &pinned) == DP_OK)
         region->base = pinned; /* what the device copies from and to without a copy in between */
-    region->bells = host->allocate(host, bells, LINE_BYTES);
+    region->bells = host->allocate(host, bells, CACHE_LINE);
     if (region->base == NULL || region->bells == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no %zu bytes of memory", comm->world[comm->rank],
                        comm->name, bytes + bells);

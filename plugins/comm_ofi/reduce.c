@@ -32,7 +32,7 @@ void ofi_base_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
-    comm->piece_bytes = budget / 4 / LINE_BYTES * LINE_BYTES;
+    comm->piece_bytes = budget / 4 / CACHE_LINE * CACHE_LINE;
     if (comm->piece_bytes < PIECE_MIN)
         comm->piece_bytes = PIECE_MIN;
 }
@@ -40,7 +40,7 @@ void ofi_base_size(dp_comm_t *comm, size_t reduce_bytes)
 /* A head and the largest slice of a piece. */
 static size_t cell_bytes(const dp_comm_t *comm)
 {
-    return LINE_BYTES + comm_round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
+    return CACHE_LINE + comm_round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
 }
 
 /* Bells: hello by rank, meetings by round, in by buffer and rank, out likewise. Memory: a line for hello and meetings,
@@ -64,7 +64,7 @@ static uint32_t cell_bell(const dp_comm_t *comm, uint32_t cell)
 
 static size_t cell_at(const dp_comm_t *comm, uint32_t cell)
 {
-    return LINE_BYTES + cell * cell_bytes(comm);
+    return CACHE_LINE + cell * cell_bytes(comm);
 }
 
 static op_t *op_of(const dp_comm_t *comm, purpose_t purpose, uint32_t q, int32_t rank)
@@ -247,7 +247,7 @@ static dp_status_t send_slice(const reduction_t *r, const piece_t *p, purpose_t 
     put_t put = {
         .to = to,
         .bell = comm->bases[to].bell + cell_bell(comm, cell),
-        .head_at = comm->bases[to].address + cell_at(comm, cell) + LINE_BYTES - HEAD_BYTES,
+        .head_at = comm->bases[to].address + cell_at(comm, cell) + CACHE_LINE - HEAD_BYTES,
         .key = comm->bases[to].key,
         .data = data,
         .bytes = bytes,
@@ -285,7 +285,7 @@ static dp_status_t hear_slice(const reduction_t *r, const piece_t *p, purpose_t 
 {
     dp_comm_t *comm = r->comm;
     uint32_t cell = cell_number(comm, purpose, p->q, from);
-    const unsigned char *at = comm->ground.base + comm->base.offset + cell_at(comm, cell) + LINE_BYTES;
+    const unsigned char *at = comm->ground.base + comm->base.offset + cell_at(comm, cell) + CACHE_LINE;
     dp_status_t status =
         ofi_wire_wait(comm, &bell_of(comm, cell_bell(comm, cell))->signal, p->q / 2 + 1, "its part has not come");
     head_t head;
@@ -337,7 +337,7 @@ static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
 
         for (int32_t rank = 0; rank < n; rank++) {
             from = comm->ground.base + comm->base.offset + cell_at(comm, cell_number(comm, PURPOSE_IN, p->q, rank)) +
-                   LINE_BYTES;
+                   CACHE_LINE;
             if (rank == comm->rank)
                 from = ours;
             if (rank == 0)

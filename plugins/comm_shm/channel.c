@@ -10,7 +10,7 @@
 
 /* A message and the news of it travel in one cache line when the data fit behind the tag. */
 typedef struct slot_head {
-    alignas(LINE_BYTES) dp_signal_t published; /* number + 1 of the message in the slot */
+    alignas(CACHE_LINE) dp_signal_t published; /* number + 1 of the message in the slot */
     dp_message_tag_t tag;
     alignas(16) unsigned char small[SMALL_BYTES];
 } slot_head_t;
@@ -38,42 +38,18 @@ area_t shm_channel_area(const dp_channel_end_t *end, bool ours)
     return area;
 }
 
-static dp_status_t shm_check_channel(const dp_comm_t *comm, const dp_channel_config_t *config)
-{
-    const dp_host_t *host = comm->host;
-    dp_status_t status = comm_check_channel(host, "comm_shm", comm->name, comm->rank, comm->nranks, UINT32_MAX, config);
-
-    if (status < 0)
-        return status;
-    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        if (end->config.id == config->id && end->config.peer == config->peer &&
-            (end->config.sender != 0) == (config->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
-                           config->id, comm->world[config->peer]);
-    return DP_OK;
-}
-
 dp_status_t shm_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
-    const dp_host_t *host = comm->host;
     dp_channel_end_t *end;
-    dp_status_t status = shm_check_channel(comm, config);
+    dp_status_t status = comm_check_new_end(comm, "comm_shm", UINT32_MAX, config);
 
+    if (status == DP_OK)
+        status = comm_make_end(comm, config, &end);
     if (status < 0)
         return status;
-    end = host->allocate(host, sizeof(*end), 16);
-    if (end == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
-    memset(end, 0, sizeof(*end));
-    end->comm = comm;
-    (void)dp_sized_take(&end->config, sizeof(end->config), config);
-    end->config.label = end->label;
-    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->stride = sizeof(slot_head_t) + (config->slot_bytes > SMALL_BYTES ? comm_round_line(config->slot_bytes) : 0);
     end->data_offset = config->slot_bytes > SMALL_BYTES ? sizeof(slot_head_t) : offsetof(slot_head_t, small);
-    end->next = comm->ends;
-    comm->ends = end;
-    comm->memory_bytes += sizeof(*end);
+    comm_add_end(end);
     *end_out = end;
     return DP_OK;
 }
@@ -100,17 +76,9 @@ dp_status_t shm_channel_connect(dp_channel_end_t *end, view_t *views)
 
 /* ---- on the stream ---- */
 
-static dp_status_t explain_transfer(const transfer_t *t, dp_status_t status, const char *verb, const char *preposition)
+static dp_status_t explain_transfer(const transfer_t *t, dp_status_t status)
 {
-    const dp_channel_end_t *end = t->end;
-    const dp_comm_t *comm = end->comm;
-    cause_t cause = comm_cause_of(comm->host);
-
-    if (!shm_is_news(status))
-        return status;
-    return DP_FAIL(comm->host, status, "rank %d: %s of micro-batch %d, step %u, on channel \"%s\" %s rank %d: %s",
-                   comm->world[comm->rank], verb, t->tag.microbatch, t->tag.step, end->label, preposition,
-                   comm->world[end->config.peer], cause.text);
+    return shm_is_news(status) ? comm_explain_transfer(t->end, &t->tag, status) : status;
 }
 
 static unsigned char *data_of(const transfer_t *t)
@@ -138,23 +106,11 @@ static dp_status_t run_send(void *arg)
     dp_status_t status = wait_for_credit(t->end, t->tag.number + 1 - t->end->config.slots);
 
     if (status < 0)
-        return explain_transfer(t, status, "send", "to");
+        return explain_transfer(t, status);
     t->slot->tag = t->tag;
     memcpy(data_of(t), t->from, t->tag.bytes);
     comm->host->post(comm->host, &t->slot->published, t->tag.number + 1);
     return DP_OK;
-}
-
-static dp_status_t refuse_message(const transfer_t *t, const dp_message_tag_t *found)
-{
-    const dp_comm_t *comm = t->end->comm;
-    const dp_message_tag_t *e = &t->tag;
-
-    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), "
-                   "found message %u (step %u, micro-batch %d, %u bytes)",
-                   comm->world[comm->rank], t->end->label, comm->world[t->end->config.peer], e->number, e->step,
-                   e->microbatch, e->bytes, found->number, found->step, found->microbatch, found->bytes);
 }
 
 static dp_status_t run_recv(void *arg)
@@ -164,11 +120,11 @@ static dp_status_t run_recv(void *arg)
     dp_status_t status = shm_wait(t->end->comm, &t->slot->published, t->tag.number + 1, "the message has not come");
 
     if (status < 0)
-        return explain_transfer(t, status, "receive", "from");
+        return explain_transfer(t, status);
     found = t->slot->tag;
     if (found.number != t->tag.number || found.step != t->tag.step || found.microbatch != t->tag.microbatch ||
         found.bytes != t->tag.bytes)
-        return refuse_message(t, &found);
+        return comm_refuse_message(t->end, &t->tag, &found, "");
     return DP_OK;
 }
 
@@ -188,17 +144,9 @@ static slot_head_t *slot_of(const dp_channel_end_t *end, uint64_t number)
     return (slot_head_t *)(void *)(end->slots + number % end->config.slots * end->stride);
 }
 
-static dp_status_t shm_check_transfer(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number,
-                                      size_t bytes, const char *verb)
-{
-    const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
-
-    return comm_check_transfer(end->comm->host, &call);
-}
-
 dp_status_t shm_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = shm_check_transfer(end, true, end->count, tag->number, tag->bytes, "send");
+    dp_status_t status = comm_check_call(end, true, end->count, tag->number, tag->bytes, "send");
     transfer_t t = {end, NULL, from, *tag};
 
     if (status < 0)
@@ -212,7 +160,7 @@ dp_status_t shm_channel_send(dp_channel_end_t *end, const void *from, const dp_m
 dp_status_t shm_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                              dp_stream_t *s)
 {
-    dp_status_t status = shm_check_transfer(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status = comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive");
     transfer_t t = {end, NULL, NULL, *expected};
 
     if (status < 0)
@@ -228,14 +176,11 @@ dp_status_t shm_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
 
 dp_status_t shm_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = shm_check_transfer(end, false, end->released, number, 0, "release");
+    dp_status_t status = comm_check_release(end, end->released, number);
     transfer_t t = {.end = end, .tag = {.number = number}};
 
     if (status < 0)
         return status;
-    if (end->released == end->count)
-        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
-                       "release of message %u on channel \"%s\", which was not received", number, end->label);
     status = end->comm->device->launch(s, run_message_release, &t, sizeof(t));
     end->released += status == DP_OK;
     return status;

@@ -181,14 +181,8 @@ static dp_status_t join_group(dp_comm_t *comm)
 static dp_status_t shm_start(dp_comm_t *comm)
 {
     joining_t j;
-    uint32_t count = 0;
-    dp_status_t status;
+    dp_status_t status = joining_begin(&j, comm, comm_count_opened(comm));
 
-    for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        count += !end->connected;
-    for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        count += !x->connected;
-    status = joining_begin(&j, comm, count);
     return joining_end(&j, status == DP_OK ? connect_all(&j) : status);
 }
 
@@ -201,22 +195,16 @@ static dp_status_t shm_check_config(const dp_host_t *host, const dp_comm_config_
     return status < 0 ? status : comm_check_host_device(host, "comm_shm", config->device_vt);
 }
 
+static void free_end(dp_channel_end_t *end)
+{
+    shm_free(end->comm, end);
+}
+
 static void shm_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
-    while (comm->ends != NULL) {
-        dp_channel_end_t *end = comm->ends;
-
-        comm->ends = end->next;
-        host->release(host, end);
-    }
-    while (comm->exchanges != NULL) {
-        dp_exchange_t *x = comm->exchanges;
-
-        comm->exchanges = x->next;
-        shm_exchange_free(x);
-    }
+    comm_free_opened(comm, free_end, shm_exchange_free);
     drop_segments(comm, &comm->imported);
     drop_segments(comm, &comm->own);
     shm_free(comm, comm->world);
@@ -233,7 +221,7 @@ static dp_status_t shm_open_group(const dp_host_t *host, const dp_comm_config_t 
     if (status < 0)
         return status;
     n = (size_t)config->nranks;
-    comm = host->allocate(host, sizeof(*comm), LINE_BYTES);
+    comm = host->allocate(host, sizeof(*comm), CACHE_LINE);
     if (comm == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
     memset(comm, 0, sizeof(*comm));

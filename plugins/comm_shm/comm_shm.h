@@ -24,7 +24,7 @@
 
 /* A counter with a cache line of its own. */
 typedef struct line {
-    alignas(LINE_BYTES) dp_signal_t signal;
+    alignas(CACHE_LINE) dp_signal_t signal;
 } line_t;
 
 /* A mapping; one of a rank of this process is shared and counted. */
@@ -112,6 +112,8 @@ struct dp_exchange {
     int32_t *sending;      /* [nranks] */
     uint64_t count, released;
 };
+
+#include "plugins/comm/ends.h"
 
 /* comm_shm.c */
 /* Waits on memory of ours. The message of a failure is the host's, about `what`. */

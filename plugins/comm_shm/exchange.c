@@ -8,7 +8,7 @@
 
 /* In front of the rows of one rank in one slot. */
 typedef struct rows_head {
-    alignas(LINE_BYTES) dp_signal_t published; /* number + 1 of the exchange in the slot */
+    alignas(CACHE_LINE) dp_signal_t published; /* number + 1 of the exchange in the slot */
     uint32_t number;
     int32_t rows;
 } rows_head_t;
@@ -67,19 +67,6 @@ area_t shm_exchange_area(const dp_exchange_t *x)
     return area;
 }
 
-static dp_status_t shm_check_exchange(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
-{
-    const dp_host_t *host = comm->host;
-    dp_status_t status = comm_check_exchange(host, "comm_shm", comm->name, comm->nranks, slots, 65536, config);
-
-    if (status < 0)
-        return status;
-    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
-    return DP_OK;
-}
-
 void shm_exchange_free(dp_exchange_t *x)
 {
     shm_free(x->comm, x->areas);
@@ -91,32 +78,23 @@ void shm_exchange_free(dp_exchange_t *x)
 dp_status_t shm_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     const dp_host_t *host = comm->host;
-    uint32_t slots = config->slots != 0 ? config->slots : 2;
-    size_t n = (size_t)comm->nranks, counts = slots * n * sizeof(int32_t);
+    size_t n = (size_t)comm->nranks, counts = comm_slots_of(config) * n * sizeof(int32_t);
     dp_exchange_t *x;
-    dp_status_t status = shm_check_exchange(comm, config, slots);
+    dp_status_t status = comm_check_new_exchange(comm, "comm_shm", 65536, config);
 
+    if (status == DP_OK)
+        status = comm_make_exchange(comm, config, &x);
     if (status < 0)
         return status;
-    x = host->allocate(host, sizeof(*x), 16);
-    if (x == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
-    memset(x, 0, sizeof(*x));
-    x->comm = comm;
-    (void)dp_sized_take(&x->config, sizeof(x->config), config);
-    x->config.slots = slots;
-    x->config.label = x->label;
-    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
     x->areas = host->allocate(host, n * sizeof(*x->areas), 16);
-    x->counts = host->allocate(host, counts, LINE_BYTES);
-    x->sending = host->allocate(host, n * sizeof(*x->sending), LINE_BYTES);
+    x->counts = host->allocate(host, counts, CACHE_LINE);
+    x->sending = host->allocate(host, n * sizeof(*x->sending), CACHE_LINE);
     if (x->areas == NULL || x->counts == NULL || x->sending == NULL) {
         shm_exchange_free(x);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     }
-    x->next = comm->exchanges;
-    comm->exchanges = x;
-    comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->areas) + sizeof(*x->sending)) + counts;
+    comm_add_exchange(x);
+    comm->memory_bytes += n * (sizeof(*x->areas) + sizeof(*x->sending)) + counts;
     *exchange_out = x;
     return DP_OK;
 }
@@ -142,13 +120,7 @@ dp_status_t shm_exchange_connect(dp_exchange_t *x, view_t *views)
 
 static dp_status_t explain_round(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
 {
-    const dp_comm_t *comm = r->x->comm;
-    cause_t cause = comm_cause_of(comm->host);
-
-    if (!shm_is_news(status))
-        return status;
-    return DP_FAIL(comm->host, status, "rank %d: exchange %u of \"%s\", %s rank %d: %s", comm->world[comm->rank],
-                   r->number, r->x->label, doing, comm->world[peer], cause.text);
+    return shm_is_news(status) ? comm_explain_round(r->x, r->number, status, doing, peer) : status;
 }
 
 /* All counts are looked at before any row travels: an overflow sends nothing. */
@@ -258,13 +230,10 @@ dp_status_t shm_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
 dp_status_t shm_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->released, number);
+    dp_status_t status = comm_check_rows_release(x, x->released, number);
 
     if (status < 0)
         return status;
-    if (x->released == x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
-                       x->label);
     status = x->comm->device->launch(s, run_rows_release, &r, sizeof(r));
     x->released += status == DP_OK;
     return status;

@@ -26,7 +26,7 @@ static const char *const kind_names[] = {"all_reduce", "reduce_scatter", "all_ga
 
 /* What a staged piece belongs to: a rank that reduces something else is found out. */
 typedef struct reduce_head {
-    alignas(LINE_BYTES) uint64_t count;
+    alignas(CACHE_LINE) uint64_t count;
     uint64_t parts;
     uint32_t number, dtype, kind;
 } reduce_head_t;
@@ -48,7 +48,7 @@ void shm_base_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
-    comm->piece_bytes = budget / 4 / LINE_BYTES * LINE_BYTES;
+    comm->piece_bytes = budget / 4 / CACHE_LINE * CACHE_LINE;
     if (comm->piece_bytes < PIECE_MIN)
         comm->piece_bytes = PIECE_MIN;
 }

@@ -295,7 +295,7 @@ static dp_status_t read_directory(dp_comm_t *comm, int32_t rank, const segment_r
     for (uint32_t i = 0; i < view->count; i++) {
         const area_t *a = &view->areas[i];
 
-        if (a->offset % LINE_BYTES != 0 || a->offset < directory_end(head.areas) || a->offset > record->bytes ||
+        if (a->offset % CACHE_LINE != 0 || a->offset < directory_end(head.areas) || a->offset > record->bytes ||
             a->bytes > record->bytes - a->offset)
             return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory",
                            comm->world[comm->rank], i, comm->world[rank]);
