@@ -17,7 +17,7 @@ area_t ipc_channel_area(const dp_channel_end_t *end, bool ours)
 
 dp_status_t ipc_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     area_t area;
     dp_status_t status = comm_check_new_end(comm, "comm_cuda_ipc", UINT32_MAX, config);
 

@@ -26,7 +26,7 @@ dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
     const dp_host_t *host = comm->host;
     size_t n = count_of(comm->nranks);
     area_t area;
-    dp_exchange_t *x;
+    dp_exchange_t *x = NULL;
     dp_status_t status = comm_check_new_exchange(comm, "comm_cuda_ipc", UINT32_MAX, config);
 
     if (status == DP_OK &&

@@ -10,7 +10,7 @@
 
 /* What a stream gets to do. */
 typedef struct transfer {
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     const void *from;    /* of a send */
     unsigned char *slot; /* of a receive */
     dp_message_tag_t tag;
@@ -18,7 +18,7 @@ typedef struct transfer {
 
 dp_status_t mpi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     dp_status_t status = comm_check_new_end(comm, "comm_mpi", UINT32_MAX, config);
 
     if (status == DP_OK && config->slot_bytes > INT_MAX)

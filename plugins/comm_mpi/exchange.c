@@ -47,7 +47,7 @@ static dp_status_t allocate_rows(dp_exchange_t *x)
 
 dp_status_t mpi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
-    dp_exchange_t *x;
+    dp_exchange_t *x = NULL;
     dp_status_t status = comm_check_new_exchange(comm, "comm_mpi", 65536, config);
 
     if (status == DP_OK && config->row_bytes > INT_MAX)

@@ -40,7 +40,7 @@ dp_status_t nccl_channel_keep_pair(dp_channel_end_t *end)
 
 dp_status_t nccl_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     dp_status_t status = comm_check_new_end(comm, "comm_nccl", 65536, config);
 
     if (status == DP_OK)

@@ -16,7 +16,7 @@
 
 dp_status_t nccl_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
-    dp_exchange_t *x;
+    dp_exchange_t *x = NULL;
     dp_status_t status = comm_check_new_exchange(comm, "comm_nccl", 65536, config);
 
     if (status == DP_OK)

@@ -11,7 +11,7 @@
 
 /* What a stream gets to do. */
 typedef struct transfer {
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     const void *from;
     uint64_t count; /* of the message, without wrapping */
     dp_message_tag_t tag;
@@ -68,7 +68,7 @@ void ofi_channel_free(dp_channel_end_t *end)
 dp_status_t ofi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     const dp_host_t *host = comm->host;
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     dp_status_t status = comm_check_new_end(comm, "comm_ofi", (1u << BELL_BITS) - 1, config);
 
     if (status == DP_OK)

@@ -112,7 +112,7 @@ dp_status_t ofi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
     const dp_host_t *host = comm->host;
     uint32_t bells = (((1u << BELL_BITS) - 1) / (uint32_t)comm->nranks - 1) / 2;
     size_t n = (size_t)comm->nranks, counts = comm_slots_of(config) * n * sizeof(int32_t);
-    dp_exchange_t *x;
+    dp_exchange_t *x = NULL;
     dp_status_t status = comm_check_new_exchange(comm, "comm_ofi", bells, config);
 
     if (status == DP_OK)

@@ -17,7 +17,7 @@ typedef struct slot_head {
 
 /* What a stream gets to do. */
 typedef struct transfer {
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     slot_head_t *slot;
     const void *from;
     dp_message_tag_t tag;
@@ -40,7 +40,7 @@ area_t shm_channel_area(const dp_channel_end_t *end, bool ours)
 
 dp_status_t shm_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
-    dp_channel_end_t *end;
+    dp_channel_end_t *end = NULL;
     dp_status_t status = comm_check_new_end(comm, "comm_shm", UINT32_MAX, config);
 
     if (status == DP_OK)

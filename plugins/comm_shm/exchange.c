@@ -79,7 +79,7 @@ dp_status_t shm_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
 {
     const dp_host_t *host = comm->host;
     size_t n = (size_t)comm->nranks, counts = comm_slots_of(config) * n * sizeof(int32_t);
-    dp_exchange_t *x;
+    dp_exchange_t *x = NULL;
     dp_status_t status = comm_check_new_exchange(comm, "comm_shm", 65536, config);
 
     if (status == DP_OK)
