@@ -10,7 +10,7 @@
 
 /* What a stream gets to do. */
 typedef struct transfer {
-    dp_channel_end_t *end = NULL;
+    dp_channel_end_t *end;
     const void *from;    /* of a send */
     unsigned char *slot; /* of a receive */
     dp_message_tag_t tag;

@@ -11,7 +11,7 @@
 
 /* What a stream gets to do. */
 typedef struct transfer {
-    dp_channel_end_t *end = NULL;
+    dp_channel_end_t *end;
     const void *from;
     uint64_t count; /* of the message, without wrapping */
     dp_message_tag_t tag;

@@ -17,7 +17,7 @@ typedef struct slot_head {
 
 /* What a stream gets to do. */
 typedef struct transfer {
-    dp_channel_end_t *end = NULL;
+    dp_channel_end_t *end;
     slot_head_t *slot;
     const void *from;
     dp_message_tag_t tag;
