@@ -106,21 +106,20 @@ typedef struct dp_exchange dp_exchange_t;
 enum {
     /* sends complete without the receiver's help, as long as there is a credit */
     DP_COMM_CAP_ONE_SIDED = 1u << 0,
-    /* transfers may be captured into a graph */
-    DP_COMM_CAP_CAPTURE = 1u << 1,
+    /* 1u << 1: draft/graph.h */
     /* channels may be used on a compute lane without hurting it (host memory) */
     DP_COMM_CAP_HOST_INLINE = 1u << 2,
     /* reaches ranks on other hosts, and those of our own as well. Without it: ranks of one host
-     * alone. Where ranks of a job live on several hosts (dp_host_places_t) the host joins one
-     * that has this with one that need not */
+     * alone. Where ranks of a job live on several hosts (dp_host_places_t) the host joins one that
+     * has this with one that need not */
     DP_COMM_CAP_HOSTS = 1u << 3
 };
 
 typedef struct dp_comm_config {
     uint32_t struct_size;
-    /* the same on all members and of no other instance in the life of the job, closed ones
-     * included, so that it may go into keys of the boot service: "p1.0.pipeline.0", 1 to 63
-     * characters of [A-Za-z0-9._-]; borrowed during open */
+    /* the same on all members. No other instance in the life of the job has it, closed ones
+     * included, so it may be in keys of the boot service: "p1.0.pipeline.0", 1 to 63 characters of
+     * [A-Za-z0-9._-]; borrowed during open */
     const char *name;
     int32_t rank, nranks; /* our place in this group */
     /* [nranks] the members' ranks in the job, for messages; borrowed during open */
@@ -131,8 +130,8 @@ typedef struct dp_comm_config {
     const dp_device_vt_t *device_vt;
     dp_device_t *device;
     size_t reduce_bytes; /* staging for all_reduce, a wish, of 1 as well; 0: the backend's choice */
-    /* the table whose open is called, so that one open can serve several tables. The host may
-     * have completed a copy of a plugin's own: tell them apart by what is in them */
+    /* the table whose open is called, so that one open can serve several tables. The host may have
+     * completed a copy of a plugin's own: tell them apart by what is in them */
     const dp_comm_vt_t *vt;
 } dp_comm_config_t;
 #define DP_COMM_CONFIG_MIN DP_SIZE_TO(dp_comm_config_t, vt)
@@ -147,8 +146,8 @@ typedef struct dp_channel_config {
     int32_t sender;    /* 1: we send, 0: we receive */
     uint32_t slots;    /* K >= 1 (>= 2 wherever a program is to run) */
     size_t slot_bytes; /* largest message */
-    /* "F chunk 0" for messages, may be cut behind 63 characters; NULL: none. Borrowed during the
-     * call */
+    /* [hint] "F chunk 0" for messages, may be cut behind 63 characters; NULL: none. Borrowed during
+     * the call */
     const char *label;
 } dp_channel_config_t;
 #define DP_CHANNEL_CONFIG_MIN DP_SIZE_TO(dp_channel_config_t, label)
@@ -167,11 +166,13 @@ typedef struct dp_message_tag {
 
 typedef struct dp_exchange_config {
     uint32_t struct_size;
-    uint32_t id;            /* unique in the instance; all members give the same */
-    size_t row_bytes;       /* a multiple of 16, not 0 */
-    uint32_t capacity_rows; /* most rows of one rank for one, itself included; >= 1 */
-    uint32_t slots;         /* exchanges that may be received and not yet released; 0: 2 */
-    const char *label;      /* as of a channel */
+    /* unique among the exchanges of the instance; all members give the same */
+    uint32_t id;
+    size_t row_bytes; /* a multiple of 16, not 0 */
+    /* most rows one rank may send to one, itself included, in one exchange; >= 1 */
+    uint32_t capacity_rows;
+    uint32_t slots;    /* exchanges that may be received and not yet released; 0: 2 */
+    const char *label; /* [hint] as of a channel */
 } dp_exchange_config_t;
 #define DP_EXCHANGE_CONFIG_MIN DP_SIZE_TO(dp_exchange_config_t, label)
 
@@ -179,38 +180,38 @@ struct dp_comm_vt {
     uint32_t struct_size;
     uint32_t caps; /* of every instance, unless instance_caps says otherwise */
 
-    /** Joins the group, and connects what all_reduce needs: reductions are legal before `start`.
-     *  nranks 1 is legal. When it fails on one rank, that rank gets a message at once; the
-     *  others get theirs when the job is aborted or its limit has passed. [collective] [blocks] */
+    /** Joins the group, and connects what all_reduce needs: reductions are legal before `start`. nranks 1
+     *  is legal. When it fails on one rank, that rank gets a message at once; the others get theirs
+     *  when the job is aborted or its limit has passed. [collective] [blocks] */
     dp_status_t (*open)(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out);
-    /** Orderly end when the job is healthy ([collective]: nobody frees what others still use),
-     *  at once when it is aborted. What was enqueued has been waited for by the host. Ends and
-     *  exchanges are closed with it; nothing stays behind, no thread, descriptor, mapping,
-     *  memory or name. NULL is allowed. [blocks] */
+    /** Orderly end when the job is healthy ([collective]: nobody frees what others still use), at
+     *  once when it is aborted. What was enqueued has been waited for by the host. Ends and
+     *  exchanges are closed with it; nothing stays behind, no thread, descriptor, mapping, memory
+     *  or name. NULL is allowed. [blocks] */
     void (*close)(dp_comm_t *comm);
 
-    /** Sets up one end of a channel. Both sides call it before the `start` that connects it,
-     *  each in any order of channels: no call waits for its peer before `start`. */
+    /** Sets up one end of a channel. Both sides call it before the `start` that connects it, each
+     *  in any order of channels: no call waits for its peer before `start`. */
     dp_status_t (*channel_open)(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
     /** exchange_open, exchange and exchange_release are optional, all three or none: a backend
      *  without them serves pipelines, but no mixture of experts. Default: DP_ERR_UNSUPPORTED. */
     dp_status_t (*exchange_open)(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
-    /** Connects all channels and exchanges opened so far. May be called again after opening
-     *  more. Ends of one channel that differ, an end whose other side was not opened, and
-     *  exchanges that differ return DP_ERR_MISMATCH with the label, at least on one of the
-     *  ranks. [collective] [blocks] */
+    /** Connects all channels and exchanges opened so far. May be called again after opening more.
+     * DP_ERR_MISMATCH with the label, at least on one of the ranks: ends of one channel that
+     * differ, an end whose other side was not opened, exchanges that differ. [collective]
+     * [blocks] */
     dp_status_t (*start)(dp_comm_t *comm);
 
-    /** Copies tag->bytes (0 to slot_bytes) from `from` into the receiver's slot and publishes
-     *  it; first waits, on the stream, until the slot is free. The host keeps `from` untouched
-     *  until later work on s runs, the tag until the call returns. [enqueue s] [paired] */
+    /** Copies tag->bytes (0 to slot_bytes) from `from` into the receiver's slot and publishes it;
+     *  first waits, on the stream, until the slot is free. The host keeps `from` untouched until
+     *  later work on s runs, the tag until the call returns. [enqueue s] [paired] */
     dp_status_t (*send)(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
     /** Later work on s sees the message at *data_out, a slot of ours, known at once. A message
-     *  whose step, micro-batch or bytes differ from `expected` is DP_ERR_PROTOCOL on the stream:
-     *  later work on s does not run. [enqueue s] [paired] */
+     *  whose step, micro-batch or bytes differ from `expected` comes to DP_ERR_PROTOCOL on the
+     *  stream: later work on s does not run. [enqueue s] [paired] */
     dp_status_t (*recv)(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
-    /** Gives the slot of message `number` back to the sender. Slots are released in order.
-     *  [enqueue s] */
+    /** Gives the slot of message `number` back to the sender. Slots are released in order. [enqueue
+     * s] */
     dp_status_t (*release)(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
 
     /** Brackets a bundle, all on s. Needed exactly where DP_COMM_CAP_ONE_SIDED is not set,
@@ -233,39 +234,39 @@ struct dp_comm_vt {
                             dp_stream_t *s);
     dp_status_t (*exchange_release)(dp_exchange_t *exchange, uint32_t number, dp_stream_t *s);
 
-    /** data[i] = ((rank 0's + rank 1's) + rank 2's) + ..., in place, the same bits everywhere:
-     *  the reduction begins with rank 0's element itself, not with 0, so that a lone -0 stays
-     *  -0. Every backend reduces DP_F32, DP_F64 and DP_I64 (which wraps around); DP_BF16 it may
-     *  reduce or refuse with DP_ERR_UNSUPPORTED, at once. count 0 is legal, and no different on
-     *  any rank: counts or dtypes that differ return DP_ERR_PROTOCOL on every rank that hears of
-     *  it, and end the job. [enqueue s] [collective] */
+    /** data[i] = ((rank 0's + rank 1's) + rank 2's) + ..., in place, the same bits everywhere. The
+     *  sum begins with rank 0's element, not with 0: a lone -0 stays -0. Every backend sums DP_F32,
+     *  DP_F64 and DP_I64 (which wraps around); DP_BF16 it may sum or refuse with
+     *  DP_ERR_UNSUPPORTED, at once. count 0 is legal, and no different on any rank: counts or
+     *  dtypes that differ come to DP_ERR_PROTOCOL on every rank that hears of it, and end the job.
+     *  [enqueue s] [collective] */
     dp_status_t (*all_reduce)(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
     /** Bytes of memory that this instance holds so far, slots and staging included: grows with
      *  open, channel_open (of a sending end too), exchange_open or start. [any] */
     size_t (*memory_bytes)(dp_comm_t *comm);
 
-    /* Both are optional, NULL by default: the host then has the whole summed by
-     * all_reduce; for all_gather as DP_I64, with zeros where the parts of others are. */
-    /** The reduction of all_reduce, of which each rank gets its part: elements bounds[rank] ..
-     *  bounds[rank + 1] - 1 of data, in place. What the other parts hold afterwards is
-     *  undefined. bounds: [nranks + 1] rising from 0 (parts may be empty), the same on all
-     *  ranks; the host leaves it as it is until s has done this. Parts or dtypes that differ
-     *  return DP_ERR_PROTOCOL on every rank that hears of it. [enqueue s] [collective] */
+    /* Both are optional, NULL by default: the host then has the whole summed by all_reduce; for
+     * all_gather as DP_I64, with zeros where the parts of others are. */
+    /** The sum of all_reduce, of which each rank gets its part: elements bounds[rank] ..
+     *  bounds[rank + 1] - 1 of data, in place. What the other parts hold afterwards is undefined.
+     *  bounds: [nranks + 1] rising from 0 (parts may be empty), the same on all ranks; the host
+     *  leaves it as it is until s has done this. Parts or dtypes that differ come to
+     *  DP_ERR_PROTOCOL on every rank that hears of it. [enqueue s] [collective] */
     dp_status_t (*reduce_scatter)(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s);
-    /** Each rank gives its part to all others: bytes bounds[rank] .. bounds[rank + 1] - 1 of
-     *  data, which lie in the same place everywhere. data and all bounds are multiples of 8.
-     *  Bounds otherwise as of reduce_scatter. [enqueue s] [collective] */
+    /** Each rank gives its part to all others: bytes bounds[rank] .. bounds[rank + 1] - 1 of data,
+     *  which lie in the same place everywhere. data and all bounds are multiples of 8. Bounds
+     *  otherwise as of reduce_scatter. [enqueue s] [collective] */
     dp_status_t (*all_gather)(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s);
 
-    /** The capabilities of this instance, from open on; the same on all ranks of the job.
-     *  ONE_SIDED and HOST_INLINE may differ from the table's; an instance without ONE_SIDED
-     *  needs the brackets in its table. HOSTS and CAPTURE are asked of the table, before
-     *  anything is open. Optional; NULL: the table's caps. [any] */
+    /** The capabilities of this instance, from open on; the same on all ranks of the job. ONE_SIDED
+     *  and HOST_INLINE may differ from the table's; an instance without ONE_SIDED needs the
+     *  brackets in its table. HOSTS and CAPTURE are asked of the table, before anything is open.
+     *  Optional; NULL: the table's caps. [any] */
     uint32_t (*instance_caps)(dp_comm_t *comm);
     /** 1: groups on such a device can be opened, 0: not. Asked of plugins with a preference
-     *  (dp_plugin_t) when a pipeline's comm is "auto", before anything is open. Optional; NULL:
-     *  on any device. [any] */
+     *  (dp_plugin_t) when a pipeline's comm is "auto", before anything is open. Optional; NULL: on
+     *  any device. [any] */
     int (*serves)(const dp_device_vt_t *device_vt);
 };
 #define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, all_gather)

@@ -4,6 +4,8 @@
  * end. */
 #include "comm_cuda_ipc.h"
 
+#include <dualpipe/draft/graph.h>
+
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,81 +2,93 @@
  * SPDX-License-Identifier: MIT
  * comm.h: interface "dp.comm/1": transfers between the ranks of one group.
  *
- * One instance serves one group of ranks (a pipeline, an expert group, a data group). Three kinds
- * of traffic, each with everything it needs set up before the first step:
+ * One instance serves one group of ranks: a pipeline, an expert group, a data group. There are
+ * three kinds of traffic. Each has everything it needs set up before the first step:
  *
- *   channel    one directed edge of the pipeline program: tagged messages in order, K slots at the
- *              receiver, credits. Message k lies in slot k mod K. The receiver reads the slot in
- *              place and releases it; the slot is not written again before that release has taken
- *              effect on its stream.
- *   exchange   all-to-all-v with counts that live on the device and a fixed capacity per pair of
- *              ranks.
- *   sums       over the group, added in rank order 0, 1, ..., n-1 for every element, so that the
- *              result has the same bits on every rank and with every backend. All ranks get all
- *              elements, or each rank gets a part, which all_gather gives to the others.
+ *   channel     one directed edge of the pipeline program: tagged messages in order, K slots at the
+ *               receiver, credits. Message k lies in slot k mod K. The receiver reads the slot in
+ *               place and releases it. The slot is not written again before that release has
+ *               taken effect on its stream.
+ *   exchange    all-to-all-v. Counts live on the device; each pair of ranks has a fixed capacity.
+ *   reductions  over the group. Every element is added in rank order 0, 1, ..., n-1, so the result
+ *               has the same bits on every rank and with every backend. all_reduce gives all
+ *               elements to all ranks. reduce_scatter gives each rank its part, and all_gather
+ *               gives the parts to the others again.
  *
  * Two families of backends. Those with DP_COMM_CAP_ONE_SIDED write into the peer's memory: a send
- * completes without the receiver as soon as there is a credit, a recv waits for nothing but its own
- * message. The others (NCCL, MPI) complete transfers when both sides have called, or buffer a send
- * and complete it earlier. The host brackets transfers that must progress together with
- * bundle_begin and bundle_end. It puts its transfers in an order that is the same for all ranks
- * (see "bundles" below).
+ * completes without the receiver as soon as there is a credit, and a recv waits for its own message
+ * alone. The others (NCCL, MPI) complete transfers when both sides have called, or buffer a send
+ * and complete it earlier. For those the host brackets what must complete together with
+ * bundle_begin and bundle_end, and orders its transfers in the same way on all ranks (see
+ * "Bundles").
  *
- * Threads and streams. Calls on one instance come from one thread at a time, as [enqueue s] they
- * put their work on s and return. What the host promises about the order on streams, and so may be
- * relied on:
- *   - the sends of one end are all on one stream, or on streams that events order. So are the
- *     receives of one end, the calls of one exchange, and the reductions of one instance. So no two
- *     of them run at once.
- *   - releases come in order as well, but may be on another stream than the receive, which has run
- *     long before. A release takes effect when its stream gets there, not when it is called.
- *   - everything else may run at once, on streams of any lanes: different ends, an exchange beside
- *     a sum, and the same calls on several instances of one process. None of these may wait for the
- *     other or share staging with it.
- *   - what all ranks of a group do together (exchanges; all_reduce, reduce_scatter and all_gather,
- *     all of which are sums here) they enqueue in the same order, for each of the two.
+ * One-sided over a polled runtime (UCX, MPI windows). A send must complete while its receiver
+ * computes and calls nothing. A runtime that makes progress only when it is asked therefore needs a
+ * thread of the plugin that asks it, for each instance or for the process, between open and close.
+ * dp_host_t.poll does not do: nobody calls it while nobody waits.
  *
- * Bundles (backends without ONE_SIDED). A bundle goes to one peer or comes from one, never both, is
- * on one stream and has at most one message of each channel. Brackets do not nest, and between them
- * only transfers of the bundle are called. A transfer outside of a bracket is a bundle of its own.
- * The bundles of one peer and direction are on one stream, in the same order on both sides, and so
- * are the messages in a bundle. A bundle must not wait for those of another peer or direction. All
- * bundles of all ranks stand in an order that lets a rank do one after the other, see program.h. A
- * receive first waits, on its stream, until the slot was released, on whatever stream; its data are
- * there for work on s behind bundle_end.
+ * Threads and streams. Calls on one instance come from one thread at a time. As [enqueue s] they
+ * put their work on s and return. Rely on these promises of the host about the order on streams:
+ *   - The sends of one end are all on one stream, or on streams that events order. So are the
+ *     receives of one end, the exchanges of one exchange, and the reductions of one instance. No
+ *     two of them run at once.
+ *   - Releases come in order as well, but may be on another stream than the receive, where the
+ *     receive has run long before. A release takes effect when its stream reaches it, not when it
+ *     is called.
+ *   - Everything else may run at once, on streams of any lanes: different ends, an exchange beside
+ *     a reduction, the same calls on several instances of one process. None of these may wait for
+ *     the other or share staging with it.
+ *   - All ranks of a group enqueue their exchanges in the same order, and their reductions in the
+ *     same order.
+ *
+ * Bundles (backends without ONE_SIDED). A bundle goes to one peer or comes from one, never both. It
+ * is on one stream and has at most one message of each channel. Brackets do not nest, and only
+ * transfers of the bundle are called between them. A transfer outside of a bracket is a bundle by
+ * itself. The bundles of one peer and direction are on one stream, in the same order on both sides,
+ * and so are the messages in a bundle. A bundle must not wait for those of another peer or
+ * direction. All bundles of all ranks stand in an order that lets a rank do one after the other,
+ * see program.h. A receive first waits, on its stream, until the slot was released, on whatever
+ * stream. Its data are there for work on s behind bundle_end.
  *
  * Memory. Slots and received rows are device memory that the streams of config.device can use,
- * 16-byte aligned. Nothing outside of a slot is written. Memory of the host comes from
- * dp_host_t.allocate, memory of the device from the device's allocate or, for backends that share
- * it, from the backend's own means. All of it is allocated in open, channel_open, exchange_open and
- * start; send to all_gather allocate nothing, print nothing and start no threads.
+ * 16-byte aligned. Nothing outside of a slot is written. Host memory comes from dp_host_t.allocate.
+ * Device memory comes from the device's allocate or, for backends that share it, from the backend.
+ * All of it is allocated in open, channel_open, exchange_open and start. Calls from send to
+ * all_gather allocate nothing, print nothing and start no threads.
  *
- * Errors. A call that is wrong in itself returns DP_ERR_INVALID, puts nothing on the stream and
- * leaves its outputs as they are. The instance stays usable. Such are: a config that makes no sense
- * (a peer outside of the group or ourselves, 0 slots, bytes or rows, row_bytes that are no multiple
- * of 16, sizes whose product overflows); an end or exchange that was opened before. Others are a
- * transfer before `start`, a send on the receiving end or the other way round, another number than
- * the next one, more bytes than slot_bytes, a release of what was not received. What a stream finds
- * out later is reported by the device's synchronize and query_error, and by calls that still run.
- * It is DP_ERR_PROTOCOL for a message or sum that is not the expected one, DP_ERR_OVERFLOW for too
- * many rows, DP_ERR_TIMEOUT for a peer that does not come. Each message names ranks of the job, the
- * label and what was expected.
+ * Errors. A wrong call returns DP_ERR_INVALID, puts nothing on the stream and leaves its outputs as
+ * they are; the instance remains usable. Wrong is: a peer outside of the group or ourselves; 0
+ * slots, bytes or rows; row_bytes that are no multiple of 16; sizes whose product overflows; an end
+ * or exchange that was opened before; a transfer before `start`; a send on the receiving end, or
+ * the reverse; a number other than the next one; more bytes than slot_bytes; a release of what was
+ * not received. What a stream finds out later is reported by the device's synchronize and
+ * query_error, and by calls that still run: DP_ERR_PROTOCOL for a message or reduction that is not
+ * the expected one, DP_ERR_OVERFLOW for too many rows, DP_ERR_TIMEOUT for a peer that does not
+ * come. Each has a message that names ranks of the job, the label and what was expected.
  *
  * Waits end by the host. When the job is aborted (a rank died, another one failed), dp_host_t.wait,
- * poll and aborted say so. Every wait of the instance, on a stream as well, then ends soon with the
- * job's first cause. After a failure only close is legal. Deadlines are the job's (wait and poll
- * with timeout_ns < 0, "dp.host.limits/1"), never the backend's own: a long computation of a peer
- * is no fault. Where streams wait inside the device, in kernels or by its stream operations, it is
- * the device's synchronize that sees the job's limit pass and names the stream.
+ * poll and aborted return the job's first cause. Every wait of the instance then ends soon with
+ * that cause, on a stream as well. After a failure only close is legal. Deadlines are the job's
+ * (wait and poll with timeout_ns < 0, "dp.host.limits/1"), never the backend's: a long computation
+ * of a peer is no fault. Where streams wait inside the device, in kernels or by stream operations,
+ * the device's synchronize sees the job's limit pass and names the stream.
+ *
+ * A transport that loses a peer. The job's cause wins over the transport's own view: it says which
+ * rank died, and where. A transport often sees a death first, or sees a peer close because the job
+ * has ended. So do not return your own DP_ERR_PEER. Return dp_host_t.abort_job(host, DP_ERR_PEER,
+ * why): it waits a bounded time for the job's cause, ends the job with yours if none comes, and
+ * returns the cause. A thread that makes progress calls it as well. Whoever waits for a signal that
+ * this thread will never post is woken by the end of the job.
  *
  * Runtimes that are global to the process (MPI, NVSHMEM: started once, ended once, progress only
  * when asked). Such a plugin may keep the runtime outside of its instances. The runtime may
- * allocate by its own means and live until the process ends. The plugin waits by dp_host_t.poll.
- * All else holds. Instances of one process (ranks as threads, several groups) keep apart by their
- * communicators or tags. Nothing is printed, and a dead peer ends the waits of the others with the
- * job's cause. The plugin's README says where the runtime cannot do that: it ends the process when
- * a peer dies, ranks must be processes, or it needs its own launcher. open refuses what cannot work
- * with DP_ERR_UNSUPPORTED and a sentence.
+ * allocate by its own means and live until the process ends, with what it started and opened. The
+ * plugin waits by dp_host_t.poll. All else holds: instances of one process (ranks as threads,
+ * several groups) are kept apart by communicators or tags, nothing is printed, and a dead peer ends
+ * the waits of the others with the job's cause. A runtime may be unable to do that (it ends the
+ * process when a peer dies), need ranks that are processes, or need its own launcher. The plugin's
+ * README then says so, and open refuses what cannot work with DP_ERR_UNSUPPORTED and a sentence.
+ * Constructors of libraries must leave signal handlers alone: docs/plugin-abi.md, "Runtimes".
  *
  * Source of the transport contract: docs/architecture.md, "Why nothing deadlocks". */
 #ifndef DUALPIPE_COMM_H
@@ -168,7 +180,7 @@ struct dp_comm_vt {
     uint32_t struct_size;
     uint32_t caps; /* of every instance, unless instance_caps says otherwise */
 
-    /** Joins the group, and connects what all_reduce needs: sums are legal before `start`. nranks 1
+    /** Joins the group, and connects what all_reduce needs: reductions are legal before `start`. nranks 1
      *  is legal. When it fails on one rank, that rank gets a message at once; the others get theirs
      *  when the job is aborted or its limit has passed. [collective] [blocks] */
     dp_status_t (*open)(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out);

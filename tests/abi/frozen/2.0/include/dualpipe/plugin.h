@@ -100,6 +100,16 @@ struct dp_host {
     /** The message of this thread's latest failed service call ("" before the first); valid until the next one. For
      *  plugins with threads of their own, which hand an error to the thread that will report it. [any] */
     const char *(*last_error)(const dp_host_t *h);
+
+    /**
+     * Ends the job for what a plugin finds out by itself, often on a thread of its own: a peer that
+     * is gone (DP_ERR_PEER), a runtime that has failed. The job's own cause wins: the control plane
+     * knows who died and where. So the call first waits for it, one second at most. Without one the
+     * job ends with `status` and `why`. Returns the job's first cause. Every wait of every rank
+     * then ends with it, so a thread that makes progress need not wake those that wait for a
+     * signal: they wait for the signal or the end of the job. [any] [blocks]
+     */
+    dp_status_t (*abort_job)(const dp_host_t *h, dp_status_t status, const char *why);
 };
 #define DP_HOST_MIN         DP_SIZE_TO(dp_host_t, last_error)
 #define DP_FAIL(h, st, ...) (((h)->fail)((h), (st), __FILE__, __LINE__, __VA_ARGS__))
