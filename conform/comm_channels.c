@@ -104,7 +104,8 @@ static void a_bundle_takes_several_channels(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* A sender gets as far as there are slots, without the receiver; then it waits for the first of them, in order. */
+/* A sender gets as far as there are slots, without the receiver; then it waits for the first of
+ * them, in order. */
 static void credits_are_the_slots(conform_t *t)
 {
     enum { SLOTS = 3, BYTES = 40 };
@@ -140,7 +141,8 @@ static void credits_are_the_slots(conform_t *t)
             EXPECT_OK(t, conform_receive_bundle(&one, 1, i, &bytes));
             EXPECT(t, (uintptr_t)line.slot[i] % 16 == 0, "a slot lies at %p, not at a multiple of 16", line.slot[i]);
         }
-        for (uint32_t i = 0; i < SLOTS; i++) /* all slots are full at once, and each has its own message */
+        /* all slots are full at once, and each has its own message */
+        for (uint32_t i = 0; i < SLOTS; i++)
             EXPECT_OK(t, conform_look_at_message(&line, i, BYTES, s));
         EXPECT_STATUS(t, conform_release_message(&line, 1, s), DP_ERR_INVALID,
                       "a release of message 1 before that of 0");
@@ -156,15 +158,16 @@ static void credits_are_the_slots(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* All slots hold messages; slot 0 is read slowly, and released behind that on another stream than the next
- * receive's. */
+/* All slots hold messages; slot 0 is read slowly, and released behind that on another stream than
+ * the next receive's. */
 static void a_slot_is_kept_until_its_release_runs(conform_t *t)
 {
     enum { BYTES = 4096, SLOTS = 2, ROUNDS = 4 };
     dp_stream_t *s;
     line_t line, *one = &line;
     size_t bytes = BYTES;
-    gate_t gates[ROUNDS]; /* freed at the end: that may wait for the whole device, where the sender of a thread waits */
+    /* freed at the end: that may wait for the whole device, where the sender of a thread waits */
+    gate_t gates[ROUNDS];
     uint32_t made = 0;
     rig_t rig;
 
@@ -198,7 +201,8 @@ static void a_slot_is_kept_until_its_release_runs(conform_t *t)
         }
         EXPECT_OK(t, conform_look_at_message(&line, i, BYTES, s));
         EXPECT_OK(t, conform_release_message(&line, i, s));
-        EXPECT_OK(t, conform_receive_bundle(&one, 1, i + SLOTS, &bytes)); /* for the slot that is still being read */
+        /* for the slot that is still being read */
+        EXPECT_OK(t, conform_receive_bundle(&one, 1, i + SLOTS, &bytes));
         conform_nap_ms(40);
         conform_gate_open(gate);
         EXPECT_OK(t, rig.device_vt->synchronize(s, -1));
@@ -216,7 +220,8 @@ static void a_slot_is_kept_until_its_release_runs(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* Full slots side by side: what arrives in one leaves the others and the neighbouring channel alone. */
+/* Full slots side by side: what arrives in one leaves the others and the neighbouring channel
+ * alone. */
 static void a_message_keeps_to_its_slot(conform_t *t)
 {
     enum { SLOTS = 3, ROUNDS = 6 };
@@ -241,7 +246,8 @@ static void a_message_keeps_to_its_slot(conform_t *t)
                     EXPECT_OK(t, conform_send_message(one, i, bytes));
                     continue;
                 }
-                if (i >= SLOTS) { /* the other slots hold younger messages while this one is written again */
+                /* the other slots hold younger messages while this one is written again */
+                if (i >= SLOTS) {
                     EXPECT_OK(t, conform_look_at_message(one, i - SLOTS, bytes, s));
                     EXPECT_OK(t, conform_release_message(one, i - SLOTS, s));
                 }
@@ -497,7 +503,8 @@ static void releases_out_of_order_are_refused(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* One rank finds out, or both; the job ends with it. Who closes first leaves nothing to compare with. */
+/* One rank finds out, or both; the job ends with it. Who closes first leaves nothing to compare
+ * with. */
 static void unlike_ends(conform_t *t, uint32_t slots, size_t bytes, bool both)
 {
     dp_channel_end_t *end;
@@ -519,7 +526,8 @@ static void unlike_ends(conform_t *t, uint32_t slots, size_t bytes, bool both)
                "the message of DP_ERR_MISMATCH has to name the channel by its label (F chunk 1), it is: %s",
                conform_last_error());
         conform_raise(t, t->rank);
-        conform_abort(t, DP_ERR_MISMATCH, "the ends differ"); /* as an engine does; ends the other one's start */
+        /* as an engine does; ends the other one's start */
+        conform_abort(t, DP_ERR_MISMATCH, "the ends differ");
     }
     if (dp_group_barrier(t->group) < 0) { /* as the job has ended */
     }

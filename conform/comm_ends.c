@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_ends.c: dp.comm/1: how instances begin, what steps may not do, deadlines, and how everything ends. */
+ * comm_ends.c: dp.comm/1: how instances begin, what steps may not do, deadlines, and how everything
+ * ends. */
 #include "comm_rig.h"
 #include "guard.h"
 
@@ -57,7 +58,8 @@ static void senseless_configs_are_refused(conform_t *t)
     conform_rig_close_device(&rig);
 }
 
-/* Structs of a newer host are longer: taken when nothing is asked for that nobody knows yet, else refused. */
+/* Structs of a newer host are longer: taken when nothing is asked for that nobody knows yet, else
+ * refused. */
 static void longer_configs_are_taken(conform_t *t)
 {
     struct {
@@ -237,7 +239,8 @@ static bool waits_open(waits_t *w, conform_t *t)
     if (!conform_rig_open(rig, t, "waits", 0) || !conform_rows_open(rig, 16, &w->out) ||
         (w->sum = conform_room(rig, sizeof(double))) == NULL)
         return false;
-    status = conform_line_open(rig, 0, 1 - t->rank, t->rank == 1, 1, 8, &w->lines[TRAP_RECV]); /* rank 0 receives */
+    /* rank 0 receives */
+    status = conform_line_open(rig, 0, 1 - t->rank, t->rank == 1, 1, 8, &w->lines[TRAP_RECV]);
     if (status == DP_OK)
         status = conform_line_open(rig, 1, 1 - t->rank, t->rank == 0, 1, 8, &w->lines[TRAP_SEND]);
     if (status == DP_OK)
@@ -258,8 +261,9 @@ static bool waits_open(waits_t *w, conform_t *t)
     return status == DP_OK;
 }
 
-/* Enqueues what waits for the other rank: a receive, one message more than there are slots, an exchange, a sum. A
- * backend that buffers may let a send go; only one-sided ones have a known number of credits. */
+/* Enqueues what waits for the other rank: a receive, one message more than there are slots, an
+ * exchange, a sum. A backend that buffers may let a send go; only one-sided ones have a known
+ * number of credits. */
 static dp_status_t wait_for_peer(waits_t *w, trap_t trap)
 {
     rig_t *rig = &w->rig;
@@ -310,8 +314,9 @@ static void a_late_peer_is_waited_for(conform_t *t)
     conform_rig_close(&w.rig);
 }
 
-/* The job's limit is one second and rank 1 does nothing: every wait has to end by itself and say for whom it waited.
- * Where the streams of the device wait on their own, it is the device that sees the limit pass. */
+/* The job's limit is one second and rank 1 does nothing: every wait has to end by itself and say
+ * for whom it waited. Where the streams of the device wait on their own, it is the device that sees
+ * the limit pass. */
 static void a_peer_that_never_comes_is_a_timeout(conform_t *t)
 {
     const int64_t patience = conform_scaled_ns(t->hang_seconds + 3);
@@ -388,8 +393,8 @@ static void *die_soon(void *arg)
     return NULL;
 }
 
-/* One sends large messages to the other until rank 1 dies in the middle of one: what has arrived is whole, nothing
- * hangs. */
+/* One sends large messages to the other until rank 1 dies in the middle of one: what has arrived is
+ * whole, nothing hangs. */
 static void killed_among_messages(conform_t *t, bool sender_dies)
 {
     enum { BYTES = 1 << 20 };
@@ -447,8 +452,9 @@ static void stand_still_until(int number)
     raise(SIGSTOP);
 }
 
-/* A large message is in the middle of its way to rank 1, which stands still, and small ones of other channels wait
- * behind it, when the job ends: by `number` to rank 1, or, where that lives on, by rank 0. */
+/* A large message is in the middle of its way to rank 1, which stands still, and small ones of
+ * other channels wait behind it, when the job ends: by `number` to rank 1, or, where that lives on,
+ * by rank 0. */
 static void ended_with_messages_in_line(conform_t *t, int number, dp_status_t due)
 {
     enum { LARGE = 16 << 20, SMALL = 8, LINES = 3 };

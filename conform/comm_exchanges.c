@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_exchanges.c: dp.comm/1: all-to-all-v. A backend may leave exchanges out; its cases are skipped then. */
+ * comm_exchanges.c: dp.comm/1: all-to-all-v. A backend may leave exchanges out; its cases are
+ * skipped then. */
 #include "comm_rig.h"
 #include "guard.h"
 
@@ -85,7 +86,8 @@ static void rows_are_kept_until_their_release_runs(conform_t *t)
     dp_event_t *there[SLOTS];
     dp_exchange_t *x;
     rows_t out, in[SLOTS];
-    gate_t gates[ROUNDS]; /* freed at the end: that may wait for the whole device, where ranks that are threads wait */
+    /* freed at the end: that may wait for the whole device, where ranks that are threads wait */
+    gate_t gates[ROUNDS];
     uint32_t made = 0;
     rig_t rig;
 
@@ -127,7 +129,8 @@ static void rows_are_kept_until_their_release_runs(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* Rank 0's stream is held while its exchange is enqueued; rows and counts are what they are when it gets there. */
+/* Rank 0's stream is held while its exchange is enqueued; rows and counts are what they are when it
+ * gets there. */
 static void rows_and_counts_are_read_when_the_stream_gets_there(conform_t *t)
 {
     dp_stream_t *s;
@@ -180,7 +183,8 @@ static void a_read_of_rows_goes_no_further_than_its_counts(conform_t *t)
     EXPECT(t, conform_guard_open(&guard, 2 * CAPACITY * ROW), "no memory for a fence");
     OPEN_EXCHANGE(t, rig, 1, ROW, 2, &x);
     EXPECT_OK(t, rig.vt->start(rig.comm));
-    for (uint32_t i = 0; i < 8; i++) { /* a first exchange from plain memory says how many rows there are */
+    /* a first exchange from plain memory says how many rows there are */
+    for (uint32_t i = 0; i < 8; i++) {
         int32_t total = 0;
 
         EXPECT_OK(t, conform_exchange_rows(&rig, x, &out, 2 * i, s, &in));
@@ -233,7 +237,8 @@ static void send_rows(conform_t *t, int32_t count, dp_status_t expected)
         counts[0] = count;
     EXPECT_OK(t, conform_move(&rig, out.counts, counts, sizeof(counts)));
     EXPECT_OK(t, conform_move(&rig, out.offsets, offsets, sizeof(offsets)));
-    EXPECT(t, conform_meet(t), "the other rank failed"); /* its overflow ends the job, and every wait of ours */
+    /* its overflow ends the job, and every wait of ours */
+    EXPECT(t, conform_meet(t), "the other rank failed");
     if (expected == DP_OK) {
         EXPECT_STATUS(t, exchange_to_the_end(&rig, x, &out), DP_OK, "an exchange of exactly capacity_rows rows");
     } else if (t->rank == 1) {

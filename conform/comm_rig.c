@@ -214,7 +214,8 @@ void conform_rig_close_device(rig_t *rig)
 
 void conform_rig_close(rig_t *rig)
 {
-    if (dp_group_health(rig->t->group) < 0) /* a host waits for what it has enqueued, in a job that has ended as well */
+    /* a host waits for what it has enqueued, in a job that has ended as well */
+    if (dp_group_health(rig->t->group) < 0)
         (void)conform_synchronize_all(rig);
     rig->vt->close(rig->comm);
     conform_rig_close_device(rig);
@@ -294,7 +295,8 @@ dp_status_t conform_nap_now_and_then(rig_t *rig, dp_stream_t *s)
 
 static unsigned char pattern_byte(uint32_t seed, size_t k)
 {
-    uint32_t mixed = (seed + 1) * UINT32_C(2654435761); /* neighbouring seeds differ in the byte that is left */
+    /* neighbouring seeds differ in the byte that is left */
+    uint32_t mixed = (seed + 1) * UINT32_C(2654435761);
 
     return (unsigned char)((mixed >> 24) + k * 7 + (k >> 8) + (k >> 16) * 3);
 }
@@ -319,7 +321,8 @@ static dp_status_t look_at_pattern(void *arg)
     return DP_OK;
 }
 
-/* A place in the arena. When it is full everything there is looked at first, which waits for the streams. */
+/* A place in the arena. When it is full everything there is looked at first, which waits for the
+ * streams. */
 static dp_status_t arena_take(rig_t *rig, size_t bytes, size_t *at_out)
 {
     dp_status_t status = DP_OK;
@@ -556,7 +559,8 @@ static int32_t rows_between(int32_t from, int32_t to, uint32_t number)
     return (int32_t)(conform_random(&state) % (CAPACITY + 1));
 }
 
-/* Row k for rank `to` is a pattern; the ranks' rows lie in descending order of rank, so that offsets matter. */
+/* Row k for rank `to` is a pattern; the ranks' rows lie in descending order of rank, so that
+ * offsets matter. */
 static dp_status_t make_rows(void *arg)
 {
     const rows_t *r = arg;

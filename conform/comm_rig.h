@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_rig.h: what the cases of dp.comm/1 are made of: a device, its streams, an instance, and traffic as an engine
- * makes it. Data say where they come from, so that every byte that arrives can be told to be right.
+ * comm_rig.h: what the cases of dp.comm/1 are made of: a device, its streams, an instance, and
+ * traffic as an engine makes it. Data say where they come from, so that every byte that arrives can
+ * be told to be right.
  *
- * Where the device has launch() on host memory, data are made and looked at by the streams. On others they are made on
- * the host, brought to a buffer of the device beforehand and copied from there by the streams, or copied there and
- * looked at later. */
+ * Where the device has launch() on host memory, data are made and looked at by the streams. On
+ * others they are made on the host, brought to a buffer of the device beforehand and copied from
+ * there by the streams, or copied there and looked at later. */
 #ifndef CONFORM_COMM_RIG_H
 #define CONFORM_COMM_RIG_H
 
@@ -44,7 +45,8 @@ typedef struct rig {
     int later_count;
 } rig_t;
 
-/* Opens the device alone, or with an instance called `name` of all ranks; false: the case has failed. */
+/* Opens the device alone, or with an instance called `name` of all ranks; false: the case has
+ * failed. */
 bool conform_rig_device(rig_t *rig, conform_t *t);
 bool conform_rig_open(rig_t *rig, conform_t *t, const char *name, size_t reduce_bytes);
 /* Opens rig->comm, and asks what it can do. */
@@ -54,7 +56,8 @@ dp_status_t conform_rig_open_comm(rig_t *rig, const char *name, int32_t rank, in
 void conform_rig_close(rig_t *rig);
 void conform_rig_close_device(rig_t *rig);
 dp_comm_config_t conform_rig_config(rig_t *rig, const char *name);
-/* How many blocks of device memory plugins of this process have asked for so far; how many of this rank they hold. */
+/* How many blocks of device memory plugins of this process have asked for so far; how many of this
+ * rank they hold. */
 int64_t conform_rig_blocks_given(void);
 int64_t conform_rig_blocks(const rig_t *rig);
 
@@ -63,15 +66,17 @@ void *conform_room(rig_t *rig, size_t bytes);
 dp_event_t *conform_event(rig_t *rig);
 /* Between host and device, at once, whatever the streams wait for. */
 dp_status_t conform_move(rig_t *rig, void *to, const void *from, size_t bytes);
-/* Waits for all streams; then what had to be looked at later has been. The first failure among the streams. */
+/* Waits for all streams; then what had to be looked at later has been. The first failure among the
+ * streams. */
 dp_status_t conform_synchronize_all(rig_t *rig);
 /* A short sleep of the stream, sometimes. */
 dp_status_t conform_nap_now_and_then(rig_t *rig, dp_stream_t *s);
 
 /* ---- channels ---- */
 
-/* One end of a channel, with what an engine keeps for it: buffers that are sent from, and events. Data are made and
- * looked at on the compute lane; transfers go on `way`: a stream of the peer and direction for matched bundles. */
+/* One end of a channel, with what an engine keeps for it: buffers that are sent from, and events.
+ * Data are made and looked at on the compute lane; transfers go on `way`: a stream of the peer and
+ * direction for matched bundles. */
 typedef struct line {
     rig_t *rig;
     dp_channel_end_t *end;
@@ -95,7 +100,8 @@ size_t conform_size_of_message(uint32_t number, size_t slot_bytes);
 /* Brackets for one-sided backends too, where they do nothing. */
 dp_status_t conform_begin_bundle(rig_t *rig, dp_stream_t *s);
 dp_status_t conform_end_bundle(rig_t *rig, dp_stream_t *s);
-/* Message `number` of each of n lines of one peer and direction, in one bundle: made and sent; or received. */
+/* Message `number` of each of n lines of one peer and direction, in one bundle: made and sent; or
+ * received. */
 dp_status_t conform_send_bundle(line_t *const *lines, int n, uint32_t number, const size_t *bytes);
 dp_status_t conform_receive_bundle(line_t *const *lines, int n, uint32_t number, const size_t *bytes);
 /* The stream on which what was received is read: its data are there for later work. */
@@ -121,7 +127,8 @@ typedef struct rows {
 dp_status_t conform_rig_exchange(rig_t *rig, uint32_t id, size_t row_bytes, uint32_t slots, dp_exchange_t **x_out);
 /* False when the backend has no exchanges (the case is skipped), or no memory is left. */
 bool conform_rows_open(rig_t *rig, size_t row_bytes, rows_t *rows);
-/* Rows for exchange `number` made on s and exchanged; `in` gets what arrives, to be looked at on a stream. */
+/* Rows for exchange `number` made on s and exchanged; `in` gets what arrives, to be looked at on a
+ * stream. */
 dp_status_t conform_exchange_rows(rig_t *rig, dp_exchange_t *x, rows_t *out, uint32_t number, dp_stream_t *s,
                                   rows_t *in);
 dp_status_t conform_look_at_rows(rig_t *rig, const rows_t *in, dp_stream_t *s);

@@ -53,12 +53,14 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
 {
     static const size_t counts[] = {1, 2, 3, 5, 64, 1000, 4097, 65537, 300001};
     static const dp_dtype_t dtypes[] = {DP_F32, DP_F64, DP_I64};
-    bool launches = (t->device->caps & DP_DEVICE_CAP_LAUNCH) != 0; /* kernels may be emulated: less for them */
+    /* kernels may be emulated: less for them */
+    bool launches = (t->device->caps & DP_DEVICE_CAP_LAUNCH) != 0;
     const size_t staging[] = {launches ? 0 : 300000, 1, launches ? 20000 : 40000};
     unsigned char *data = malloc(300001 * 8 + 16), *expected = malloc(300001 * 8), *there;
 
     for (int k = 0; k < 3; k++) {
-        size_t most = k == 1 ? 4097 : launches ? 300001 : 20001; /* with the least of staging there are many pieces */
+        /* with the least of staging there are many pieces */
+        size_t most = k == 1 ? 4097 : launches ? 300001 : 20001;
         const char *const instances[] = {"sums0", "sums1", "sums2"};
         rig_t rig;
 
@@ -97,8 +99,8 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
     free(expected);
 }
 
-/* Parts of `count` elements, of which `unit` stay together: nothing for rank 0 in way 0, all for the last rank in way
- * 1, else about the same for each. */
+/* Parts of `count` elements, of which `unit` stay together: nothing for rank 0 in way 0, all for
+ * the last rank in way 1, else about the same for each. */
 static void set_bounds(size_t *bounds, int32_t size, size_t count, size_t unit, int way)
 {
     bounds[0] = 0;
@@ -115,7 +117,8 @@ static void parts_have_the_bits_of_a_sum(conform_t *t)
     enum { MOST = 70001 };
     static const size_t counts[] = {1, 3, 64, 1000, 4097, MOST};
     static const dp_dtype_t dtypes[] = {DP_F32, DP_F64, DP_I64};
-    const size_t most = (t->device->caps & DP_DEVICE_CAP_LAUNCH) != 0 ? MOST : 4097; /* kernels may be emulated */
+    /* kernels may be emulated */
+    const size_t most = (t->device->caps & DP_DEVICE_CAP_LAUNCH) != 0 ? MOST : 4097;
     unsigned char *data = malloc(MOST * 8), *expected = malloc(MOST * 8), *there;
     double one = 1, *sum;
     rig_t rig;
@@ -460,7 +463,8 @@ static void all_traffic_at_once(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* Ranks {0, 2} and {1, 3} form groups; several instances live side by side, and messages name ranks of the job. */
+/* Ranks {0, 2} and {1, 3} form groups; several instances live side by side, and messages name ranks
+ * of the job. */
 static void groups_of_some_ranks(conform_t *t)
 {
     int32_t world[2] = {t->rank % 2, t->rank % 2 + 2}, rank = t->rank / 2;
@@ -508,7 +512,8 @@ static void groups_of_some_ranks(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* Ten round trips: a wait ends when what it waits for is there, not at the next look of some clock. */
+/* Ten round trips: a wait ends when what it waits for is there, not at the next look of some
+ * clock. */
 static void waits_end_at_once(conform_t *t)
 {
     enum { TRIPS = 10 };

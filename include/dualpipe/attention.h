@@ -1,16 +1,18 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention.h: interface "dp.attention/1": y = x + Wo * attention(RoPE(Wq n), RoPE(Wk n), Wv n), n = RMSNorm(x).
+ * attention.h: interface "dp.attention/1": y = x + Wo * attention(RoPE(Wq n), RoPE(Wk n), Wv n), n
+ * = RMSNorm(x).
  *
- * Causal multi-head attention with grouped key/value heads: query head h reads key/value head h / (heads / kv_heads).
- * A token attends to itself and those before it in its sequence, or in its document (dp_io_t.documents); positions
- * count from 0 in each. RoPE rotates pairs (i, i + head_dim/2) of each head by position * theta^(-2i/head_dim).
- * Softmax scale 1/sqrt(head_dim). Parameters in this order: norm [d]; wq [d, heads*head_dim]; wk [d,
- * kv_heads*head_dim]; wv [d, kv_heads*value_dim]; wo [heads*value_dim, d]; a row vector of activations is multiplied
- * from the left (n * wq).
- * No S x S matrix is ever kept in memory: forward keeps the row statistics (log-sum-exp), backward recomputes
- * blockwise. Sources: RoPE arXiv 2104.09864; grouped heads arXiv 2305.13245; blockwise forward and backward arXiv
- * 2205.14135, 2307.08691; RMSNorm arXiv 1910.07467.
+ * Causal multi-head attention with grouped key/value heads: query head h reads key/value head h /
+ * (heads / kv_heads). A token attends to itself and those before it in its sequence, or in its
+ * document (dp_io_t.documents); positions count from 0 in each. RoPE rotates pairs (i, i +
+ * head_dim/2) of each head by position * theta^(-2i/head_dim). Softmax scale 1/sqrt(head_dim).
+ * Parameters in this order: norm [d]; wq [d, heads*head_dim]; wk [d, kv_heads*head_dim]; wv [d,
+ * kv_heads*value_dim]; wo [heads*value_dim, d]; a row vector of activations is multiplied from the
+ * left (n * wq). No S x S matrix is ever kept in memory: forward keeps the row statistics
+ * (log-sum-exp), backward recomputes blockwise. Sources: RoPE arXiv 2104.09864; grouped heads arXiv
+ * 2305.13245; blockwise forward and backward arXiv 2205.14135, 2307.08691; RMSNorm arXiv
+ * 1910.07467.
  *
  * Multi-head latent attention (config.kv_rank > 0). Keys and values of all heads are
  * made of one narrow vector of a token, its latent, and so are the queries if q_rank > 0:
@@ -18,12 +20,14 @@
  *     [c, r] = n wkv_down        c: kv_rank elements, r: rope_dim
  *     k of a head = [its part of RMSNorm(c) wk_up, RoPE(r)]      the same r for all heads
  *     v of a head = its part of RMSNorm(c) wv_up
- *     q of a head = its part of RMSNorm(n wq_down) wq_up, or of n wq if q_rank is 0; its last rope_dim elements rotated
+ *     q of a head = its part of RMSNorm(n wq_down) wq_up, or of n wq if q_rank is 0; its last
+ *                   rope_dim elements rotated
  *
- * head_dim is the whole width of a query or key (192 in DeepSeek-V3, rope_dim 64 of them, value_dim 128), so that the
- * softmax scale is 1/sqrt(head_dim) here too. RoPE rotates pairs (i, i + rope_dim/2), with exponents -2i/rope_dim. All
- * norms have shape.norm_eps. Parameters in this order: norm [d]; wq_down [d, q_rank], q_norm [q_rank], wq_up [q_rank,
- * heads*head_dim], or if q_rank is 0 wq [d, heads*head_dim]; wkv_down [d, kv_rank+rope_dim]; kv_norm [kv_rank]; wk_up
+ * head_dim is the whole width of a query or key (192 in DeepSeek-V3, rope_dim 64 of them, value_dim
+ * 128), so that the softmax scale is 1/sqrt(head_dim) here too. RoPE rotates pairs (i, i +
+ * rope_dim/2), with exponents -2i/rope_dim. All norms have shape.norm_eps. Parameters in this
+ * order: norm [d]; wq_down [d, q_rank], q_norm [q_rank], wq_up [q_rank, heads*head_dim], or if
+ * q_rank is 0 wq [d, heads*head_dim]; wkv_down [d, kv_rank+rope_dim]; kv_norm [kv_rank]; wk_up
  * [kv_rank, heads*(head_dim-rope_dim)]; wv_up [kv_rank, heads*value_dim]; wo [heads*value_dim, d].
  * Sources: arXiv 2405.04434 section 2.1, 2412.19437 section 2.1.1. */
 #ifndef DUALPIPE_ATTENTION_H
@@ -41,19 +45,23 @@ typedef struct dp_attention dp_attention_t;
 typedef struct dp_attention_config {
     uint32_t struct_size;
     const dp_block_shape_t *shape; /* borrowed during open, as this struct */
-    uint32_t heads, kv_heads;      /* heads % kv_heads == 0; with kv_rank kv_heads is 0, as each head has keys of its
-                                      own: what knows no kv_rank refuses that */
-    uint32_t head_dim;             /* of queries and keys, even */
-    uint32_t value_dim;            /* of values; 0: head_dim, with kv_rank head_dim - rope_dim */
-    float rope_theta;              /* 0: 10000 */
-    uint32_t deterministic;        /* 1: refuse to open rather than give run-dependent bits */
+    /* heads % kv_heads == 0; with kv_rank kv_heads is 0, as each head has its own keys: what
+     * knows no kv_rank refuses that */
+    uint32_t heads, kv_heads;
+    uint32_t head_dim;      /* of queries and keys, even */
+    uint32_t value_dim;     /* of values; 0: head_dim, with kv_rank head_dim - rope_dim */
+    float rope_theta;       /* 0: 10000 */
+    uint32_t deterministic; /* 1: refuse to open rather than give run-dependent bits */
     const dp_device_vt_t *device_vt;
     dp_device_t *device; /* the caller's; outlives the instance */
     /* multi-head latent attention */
-    uint32_t q_rank;          /* of the queries' latent; 0: there is none */
-    uint32_t kv_rank;         /* of the latent of keys and values; 0: attention as above, and the other two are 0 */
-    uint32_t rope_dim;        /* rotated elements of a query or key: even, at least 2, less than head_dim */
-    dp_recompute_t recompute; /* of the block, see block.h. DP_RECOMPUTE_FULL keeps x / rms(x) alone */
+    uint32_t q_rank; /* of the queries' latent; 0: there is none */
+    /* of the latent of keys and values; 0: attention as above, and the other two are 0 */
+    uint32_t kv_rank;
+    /* rotated elements of a query or key: even, at least 2, less than head_dim */
+    uint32_t rope_dim;
+    /* of the block, see block.h. DP_RECOMPUTE_FULL keeps x / rms(x) alone */
+    dp_recompute_t recompute;
     uint32_t variable_tokens; /* 1: io.tokens may be below T */
     uint32_t documents;       /* 1: io.documents may be set */
 } dp_attention_config_t;
@@ -63,25 +71,29 @@ typedef struct dp_attention_config {
 typedef struct dp_attention_vt {
     uint32_t struct_size;
     uint32_t caps; /* 0: there are none yet. What a plugin does not do it refuses at open */
-    /** Checks the shape, prepares tables and plans; one instance serves all layers of one rank. *attention_out is set
-     *  only on success. DP_ERR_INVALID: a size that cannot be, an eps or theta that is negative or not finite;
-     *  DP_ERR_UNSUPPORTED: a dtype, size or device that this plugin does not take. [blocks] */
+    /** Checks the shape, prepares tables and plans; one instance serves all layers of one rank.
+     *  *attention_out is set only on success. DP_ERR_INVALID: a size that cannot be, an eps or
+     *  theta that is negative or not finite; DP_ERR_UNSUPPORTED: a dtype, size or device that this
+     *  plugin does not take. [blocks] */
     dp_status_t (*open)(const dp_host_t *host, const dp_attention_config_t *config, dp_attention_t **attention_out);
     /** Not in the middle of a step. NULL: nothing. */
     void (*close)(dp_attention_t *attention);
-    /** The caller sets sizes_out->struct_size; the plugin answers with dp_sized_put. The same after each call. */
+    /** The caller sets sizes_out->struct_size; the plugin answers with dp_sized_put. The same after
+     * each call. */
     dp_status_t (*sizes)(const dp_attention_t *attention, dp_block_sizes_t *sizes_out);
     /** Fills params_out[sizes.nparams], every member of each. */
     dp_status_t (*params)(const dp_attention_t *attention, dp_param_t *params_out);
 
-    /** x -> y. Reads params and x; writes saved, scratch and y. x is not needed afterwards: what backward needs goes to
-     *  saved. [compute] [enqueue s] [capture] [sm<=share] */
+    /** x -> y. Reads params and x; writes saved, scratch and y. x is not needed afterwards: what
+     *  backward needs goes to saved. [compute] [enqueue s] [capture] [sm<=share] */
     dp_status_t (*forward)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
-    /** dy -> dx. Reads params, dy and saved; writes scratch and dx, and to saved what backward_weight needs. dy is not
-     *  needed afterwards. dx NULL: all but dx. [compute] [enqueue s] [capture] [sm<=share] */
+    /** dy -> dx. Reads params, dy and saved; writes scratch and dx, and to saved what
+     *  backward_weight needs. dy is not needed afterwards. dx NULL: all but dx. [compute] [enqueue
+     *  s] [capture] [sm<=share] */
     dp_status_t (*backward_input)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
-    /** Reads params and saved, adds to grads, writes scratch; io has no work, x, y, dy and dx. Called once per
-     *  micro-batch, after backward_input, maybe much later. [compute] [enqueue s] [capture] [sm<=share] */
+    /** Reads params and saved, adds to grads, writes scratch; io has no work, x, y, dy and dx.
+     *  Called once per micro-batch, after backward_input, maybe much later. [compute] [enqueue s]
+     *  [capture] [sm<=share] */
     dp_status_t (*backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 
     /** Reads params and saved, writes backward_buffer

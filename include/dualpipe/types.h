@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * types.h: words that headers of trainers, plugins and reports share: element types, lanes, what a segment is. */
+ * types.h: words that headers of trainers, plugins and reports share: element types, lanes, what a
+ * segment is. */
 #ifndef DUALPIPE_TYPES_H
 #define DUALPIPE_TYPES_H
 
@@ -30,8 +31,8 @@ static inline size_t dp_dtype_bytes(dp_dtype_t t)
     return t == DP_F32 ? 4 : t == DP_BF16 ? 2 : t == DP_U8 ? 1 : 8;
 }
 
-/** The type in which gradients and the optimizer's state are kept for parameters of type t: fp32 for DP_BF16, t itself
- *  otherwise. */
+/** The type in which gradients and the optimizer's state are kept for parameters of type t: fp32
+ *  for DP_BF16, t itself otherwise. */
 static inline dp_dtype_t dp_dtype_accumulator(dp_dtype_t t)
 {
     return t == DP_BF16 ? DP_F32 : t;
@@ -46,10 +47,11 @@ typedef enum dp_lane {
     DP_LANE_COUNT = 4
 } dp_lane_t;
 
-/** What a segment is; OTHER for a trainer's own. Layers of an overlapped forward and backward that have the shape
- *  ATTENTION, DISPATCH, MLP, COMBINE are merged, layer pair by layer pair, into the order of DeepSeek's published
- *  profile: combine(B) attention(F) mlp(B) dispatch(F) dispatch(B) mlp(W) mlp(F) attention(B) attention(W) combine(F).
- *  Other segments are merged alternating, each list in its own order. */
+/** What a segment is; OTHER for a trainer's own. Layers of an overlapped forward and backward that
+ *  have the shape ATTENTION, DISPATCH, MLP, COMBINE are merged, layer pair by layer pair, into the
+ *  order of DeepSeek's published profile: combine(B) attention(F) mlp(B) dispatch(F) dispatch(B)
+ *  mlp(W) mlp(F) attention(B) attention(W) combine(F). Other segments are merged alternating, each
+ *  list in its own order. */
 typedef enum dp_segment_role {
     DP_ROLE_OTHER = 0,
     DP_ROLE_ATTENTION = 1,

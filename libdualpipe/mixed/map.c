@@ -58,8 +58,8 @@ static int32_t first_of_last_run(const dp__mixed_map_t *m)
     return r;
 }
 
-/* Hosts in the order in which the total reaches them: those whose last run is nearest to the end come first. Each is
- * told as its last member. */
+/* Hosts in the order in which the total reaches them: those whose last run is nearest to the end
+ * come first. Each is told as its last member. */
 static int32_t order_hosts(const dp__mixed_map_t *m, int32_t *last)
 {
     int32_t k = 0;
@@ -75,7 +75,8 @@ static int32_t order_hosts(const dp__mixed_map_t *m, int32_t *last)
     return k;
 }
 
-/* Members of a host in the order of its part of the tree: who brings the total in, then those who still need it. */
+/* Members of a host in the order of its part of the tree: who brings the total in, then those who
+ * still need it. */
 static int32_t order_members(const dp__mixed_map_t *m, int32_t host, int32_t root, int32_t *list)
 {
     int32_t k = 0;

@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  * map.h: where the members of a group live, and the ways that a sum takes among them.
  *
- * A sum is ((r0 + r1) + r2) + ... in the order of ranks, whatever lives where. So members are cut into runs: neighbours
- * in rank order on one host. The running sum walks from run to run, the total walks back along a tree. */
+ * A sum is ((r0 + r1) + r2) + ... in the order of ranks, whatever lives where. So members are cut
+ * into runs: neighbours in rank order on one host. The running sum walks from run to run, the total
+ * walks back along a tree. */
 #ifndef DP_MIXED_MAP_H
 #define DP_MIXED_MAP_H
 
@@ -20,16 +21,20 @@ typedef struct dp__mixed_map {
 
     int32_t runs, run;        /* how many; ours */
     int32_t run_first, run_n; /* members of ours: rank run_first and those behind it */
-    int32_t prev, next;       /* first rank of the run before and behind ours, if we are the first of ours; else -1 */
-    int32_t parent;           /* who gives us the total; -1: we have it as soon as our run is through */
+    /* first rank of the run before and behind ours, if we are the first of ours; else -1 */
+    int32_t prev, next;
+    /* who gives us the total; -1: we have it as soon as our run is through */
+    int32_t parent;
     int32_t children[DP__MIXED_CHILDREN], nchildren;
     int32_t far_hops, near_hops; /* from the last run to us, down the tree */
-    /* The first rank of a run carries the running sum on, that of a host the total: it begins a run as well */
-    int32_t *carries; /* [n] the run that a member is the first rank of; -1: it only has neighbours */
+    /* The first rank of a run carries the running sum on, that of a host the total: it begins a run
+     * as well */
+    /* [n] the run that a member is the first rank of; -1: it only has neighbours */
+    int32_t *carries;
 } dp__mixed_map_t;
 
-/* host_of: [n] the host of each member. `memory` has room for dp__mixed_map_ints(n) numbers and lives as long as the
- * map. */
+/* host_of: [n] the host of each member. `memory` has room for dp__mixed_map_ints(n) numbers and
+ * lives as long as the map. */
 static inline size_t dp__mixed_map_ints(int32_t n)
 {
     return 5 * (size_t)n;

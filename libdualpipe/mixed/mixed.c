@@ -205,8 +205,9 @@ static dp_status_t open_pair(const dp_comm_vt_t *near, const dp_comm_vt_t *far, 
     return DP_OK;
 }
 
-/* Both sides of a channel, and all ranks of a part, get to every start, whatever came of the one before: a rank that
- * left its peers waiting in the second because the first has failed would meet them in the wrong place. */
+/* Both sides of a channel, and all ranks of a part, get to every start, whatever came of the one
+ * before: a rank that left its peers waiting in the second because the first has failed would meet
+ * them in the wrong place. */
 static dp_status_t start_parts(dp_comm_t *comm)
 {
     char why[512] = "";

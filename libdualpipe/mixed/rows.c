@@ -1,10 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * rows.c: exchanges over ranks on several hosts: an exchange of near among the ranks of our host, one of far with the
- * others, and their rows brought together in memory of ours, as the contract wants them to lie: one more copy.
+ * rows.c: exchanges over ranks on several hosts: an exchange of near among the ranks of our host,
+ * one of far with the others, and their rows brought together in memory of ours, as the contract
+ * wants them to lie: one more copy.
  *
- * How many rows there are is known on the device alone. So this is for devices that run host functions on memory that
- * the host reaches; on others all rows go over far, which reaches the ranks of our own host as well. */
+ * How many rows there are is known on the device alone. So this is for devices that run host
+ * functions on memory that the host reaches; on others all rows go over far, which reaches the
+ * ranks of our own host as well. */
 #include "base/do.h"
 #include "base/sized.h"
 #include "mixed/parts.h"
@@ -20,12 +22,14 @@ struct dp_exchange {
     char label[DP__MIXED_LABEL];
     size_t row_bytes, block; /* of the rows of one rank */
     uint32_t slots;
-    uint32_t opened_in;                               /* the start that connects it */
-    uint64_t count, returned;                         /* exchanges and releases enqueued */
-    dp_signal_t released;                             /* on a stream */
-    char *rows;                                       /* [slots][nranks][block], of the device */
-    int32_t *counts;                                  /* [slots][nranks], of the device as what follows: what came */
-    int32_t *near_counts, *near_offsets, *far_counts; /* what we send: [near_n], [near_n], [nranks] */
+    uint32_t opened_in;       /* the start that connects it */
+    uint64_t count, returned; /* exchanges and releases enqueued */
+    dp_signal_t released;     /* on a stream */
+    char *rows;               /* [slots][nranks][block], of the device */
+    /* [slots][nranks], of the device as what follows: what came */
+    int32_t *counts;
+    /* what we send: [near_n], [near_n], [nranks] */
+    int32_t *near_counts, *near_offsets, *far_counts;
 };
 
 /* What a stream gets to do. */
@@ -84,8 +88,8 @@ static bool host_works_on_device(const dp_comm_t *comm)
     return (comm->device_vt->caps & both) == both;
 }
 
-/* Far's exchange is one of all members, also of those who are alone on their host. A backend of one host that has no
- * exchanges is no reason to refuse. */
+/* Far's exchange is one of all members, also of those who are alone on their host. A backend of one
+ * host that has no exchanges is no reason to refuse. */
 static dp_status_t open_parts(dp_exchange_t *x, const dp_exchange_config_t *config)
 {
     dp_comm_t *comm = x->comm;

@@ -2,28 +2,33 @@
  * SPDX-License-Identifier: MIT
  * sums.c: sums over ranks on several hosts, with the bits of a sum on one.
  *
- * The sum of an element is ((r0 + r1) + r2) + ..., and nothing may be added in another order. So the running sum walks
- * along the ranks: over a run (neighbours on one host) as a sum of near, to which the run's first rank comes with what
- * the runs before have made of it; from run to run as a message of far. Behind the last run it is the total, which goes
- * back over a tree: a chain of hosts, in each of them a heap.
+ * The sum of an element is ((r0 + r1) + r2) + ..., and nothing may be added in another order. So
+ * the running sum walks along the ranks: over a run (neighbours on one host) as a sum of near, to
+ * which the run's first rank comes with what the runs before have made of it; from run to run as a
+ * message of far. Behind the last run it is the total, which goes back over a tree: a chain of
+ * hosts, in each of them a heap.
  *
- * Long sums go in pieces, and everybody knows when each piece is where. Say that run k works on piece j at moment
- * j + k * lag, and a rank that is f hosts and e neighbours below the last run gets the total of piece j at moment
- * j + (runs - 1 + f) * lag + e. What was made at a moment is sent before the next one begins; what a moment needs is
- * received before it begins. Then nothing can wait in a circle:
- * - One-sided ways have as many slots as their lag, at least 2. A send waits for the release of `slots` messages before
- *   it, which its receiver made at the sender's moment or earlier; a receive for a send of an earlier moment, or of the
- *   same border between two moments when the lag is 1.
- * - Matched ways have lag 1, so both sides come to a transfer at the same border. There every rank first sends on, then
- *   receives: the running sum first, then the total. That is one order of all transfers: by border, then sums before
- *   totals, then from the last run (the deepest rank) to the first. All ranks keep to it, one thing after the other.
+ * Long sums go in pieces, and everybody knows when each piece is where. Say that run k works on
+ * piece j at moment j + k * lag, and a rank that is f hosts and e neighbours below the last run
+ * gets the total of piece j at moment j + (runs - 1 + f) * lag + e. What was made at a moment is
+ * sent before the next one begins; what a moment needs is received before it begins. Then nothing
+ * can wait in a circle:
+ * - One-sided ways have as many slots as their lag, at least 2. A send waits for the release of
+ *   `slots` messages before it, which its receiver made at the sender's moment or earlier; a
+ *   receive for a send of an earlier moment, or of the same border between two moments when the lag
+ *   is 1.
+ * - Matched ways have lag 1, so both sides come to a transfer at the same border. There every rank
+ *   first sends on, then receives: the running sum first, then the total. That is one order of all
+ *   transfers: by border, then sums before totals, then from the last run (the deepest rank) to the
+ *   first. All ranks keep to it, one thing after the other.
  * - Sums of a run are at one moment for all of its ranks.
  *
- * Cost, of B bytes in a group on H hosts with R runs (R = H when a host's ranks are neighbours, as launchers place
- * them). Between hosts: B down each of R - 1 and up each of H - 1 ways, all of them at once where there are many
- * pieces; a network card carries B in and B out for the sum, and the same for the total. Within a host: what near takes
- * for a sum, and a copy in and out for each rank. Time: about B / bandwidth for long sums, (R + H - 2) times the
- * latency for short ones. One level over far would carry B for each rank of a host. */
+ * Cost, of B bytes in a group on H hosts with R runs (R = H when a host's ranks are neighbours, as
+ * launchers place them). Between hosts: B down each of R - 1 and up each of H - 1 ways, all of them
+ * at once where there are many pieces; a network card carries B in and B out for the sum, and the
+ * same for the total. Within a host: what near takes for a sum, and a copy in and out for each
+ * rank. Time: about B / bandwidth for long sums, (R + H - 2) times the latency for short ones. One
+ * level over far would carry B for each rank of a host. */
 #include "base/do.h"
 #include "mixed/parts.h"
 

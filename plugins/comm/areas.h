@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * areas.h: what a rank's memory is divided into, as its peers read it: a directory, of which nothing is believed before
- * it has been checked. Transports that put into host memory of their peers share it. */
+ * areas.h: what a rank's memory is divided into, as its peers read it: a directory, of which
+ * nothing is believed before it has been checked. Transports that put into host memory of their
+ * peers share it. */
 #ifndef PLUGINS_COMM_AREAS_H
 #define PLUGINS_COMM_AREAS_H
 
@@ -16,7 +17,8 @@
 
 typedef enum area_kind { AREA_BASE = 1, AREA_SLOTS = 2, AREA_CREDIT = 3, AREA_ROWS = 4 } area_kind_t;
 
-/* A directory entry. Found by kind, id and peer; slots, unit and capacity are what both sides have to agree on. */
+/* A directory entry. Found by kind, id and peer; slots, unit and capacity are what both sides have
+ * to agree on. */
 typedef struct area {
     uint32_t kind, id;
     int32_t peer; /* for channels: the rank at the other end; else -1 */
@@ -24,8 +26,10 @@ typedef struct area {
     uint64_t unit;     /* slot_bytes, row_bytes, bytes of a piece of all_reduce */
     uint64_t capacity; /* capacity_rows; else 0 */
     uint64_t offset, bytes;
-    uint32_t bell, bells;  /* where arrivals are counted by number: the first one in its round, and how many */
-    uint64_t data_address; /* of the device's memory where data are to be put, when they are not behind their head */
+    /* where arrivals are counted by number: the first one in its round, and how many */
+    uint32_t bell, bells;
+    /* of the device's memory where data are to be put, when they are not behind their head */
+    uint64_t data_address;
     uint64_t data_key;
     uint64_t private_offset; /* memory that no peer writes, for our own puts */
     uint64_t private_bytes;

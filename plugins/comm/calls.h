@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * calls.h: what a transport finds wrong with a call at once (dp.comm/1, "Errors"), in the same words whichever it
- * is. */
+ * calls.h: what a transport finds wrong with a call at once (dp.comm/1, "Errors"), in the same
+ * words whichever it is. */
 #ifndef PLUGINS_COMM_CALLS_H
 #define PLUGINS_COMM_CALLS_H
 

@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  * block.c: device memory that ranks share: made, announced, mapped and let go.
  *
- * Between processes by virtual-memory handles, whose memory lives until the last process lets go, or, where the device
- * has none, by handles of the older interface. Ranks of one process use the same mapping, and count themselves. */
+ * Between processes by virtual-memory handles, whose memory lives until the last process lets go,
+ * or, where the device has none, by handles of the older interface. Ranks of one process use the
+ * same mapping, and count themselves. */
 #include "comm_cuda_ipc.h"
 
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define PLAIN_GRANULARITY ((size_t)2 << 20) /* smaller ones are parts of larger ones, which would be shared whole */
+/* smaller ones are parts of larger ones, which would be shared whole */
+#define PLAIN_GRANULARITY ((size_t)2 << 20)
 
 struct shared_block {
     shared_block_t *next;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_cuda_ipc.c: ranks of one machine over peer memory of CUDA devices: the table of dp.comm/1, opening and the
- * end. */
+ * comm_cuda_ipc.c: ranks of one machine over peer memory of CUDA devices: the table of dp.comm/1,
+ * opening and the end. */
 #include "comm_cuda_ipc.h"
 
 #include <dualpipe/draft/graph.h>
@@ -175,7 +175,8 @@ static bool healthy(dp_comm_t *comm)
 /* Importers unmap before the exporter frees. */
 static void let_peers_go(dp_comm_t *comm)
 {
-    bool meet = healthy(comm) && ipc_wire_meet(comm->wire, -1, NULL) == DP_OK; /* nobody writes any more */
+    /* nobody writes any more */
+    bool meet = healthy(comm) && ipc_wire_meet(comm->wire, -1, NULL) == DP_OK;
 
     ipc_join_let_go(comm);
     if (meet)
@@ -204,7 +205,8 @@ static void ipc_free_comm(dp_comm_t *comm)
     host->release(host, comm);
 }
 
-/* A stream that does not come to rest still uses our memory and the peers': it stays until the process ends. */
+/* A stream that does not come to rest still uses our memory and the peers': it stays until the
+ * process ends. */
 static void ipc_close(dp_comm_t *comm)
 {
     bool at_rest = true;

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * comm_cuda_ipc.h: the objects of the peer-memory transport.
  *
- * Every rank owns blocks of device memory (one from open, one from each start) that its peers have mapped. layout.h
- * says what lies where in them, plan.h what is waited for and written, queue.c puts that on streams, fault.c ends it
- * when something is wrong. */
+ * Every rank owns blocks of device memory (one from open, one from each start) that its peers have
+ * mapped. layout.h says what lies where in them, plan.h what is waited for and written, queue.c
+ * puts that on streams, fault.c ends it when something is wrong. */
 #ifndef COMM_CUDA_IPC_H
 #define COMM_CUDA_IPC_H
 
@@ -62,10 +62,12 @@ struct holding {
     holding_t *next;
     block_t block;
     size_t lines;
-    uint64_t *targets; /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
+    /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
+    uint64_t *targets;
 };
 
-/* A stream that has carried something of ours, and a mark behind the latest of it: streams may be closed before us. */
+/* A stream that has carried something of ours, and a mark behind the latest of it: streams may be
+ * closed before us. */
 typedef struct used_stream {
     const dp_stream_t *stream;
     CUevent mark;
@@ -161,7 +163,8 @@ static inline void ipc_free(const dp_comm_t *comm, void *memory)
 
 /* block.c */
 dp_status_t ipc_block_limits(dp_comm_t *comm);
-/* Zeroed memory of ours, told to the others by *announcement; *fd_out (METHOD_FD, else -1) is the caller's. */
+/* Zeroed memory of ours, told to the others by *announcement; *fd_out (METHOD_FD, else -1) is the
+ * caller's. */
 dp_status_t ipc_block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement,
                              int *fd_out);
 /* Maps the block that was announced. Takes fd (-1: none) in every case. */

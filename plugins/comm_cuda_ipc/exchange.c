@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * exchange.c: all-to-all-v: every rank's kernel puts its rows straight into the others' slots, then says how many. */
+ * exchange.c: all-to-all-v: every rank's kernel puts its rows straight into the others' slots, then
+ * says how many. */
 #include "comm_cuda_ipc.h"
 
 #define PUT_THREADS 512

@@ -2,10 +2,11 @@
  * SPDX-License-Identifier: MIT
  * fault.c: what is wrong, who is told, and how every wait on the device ends.
  *
- * Kernels report into a mailbox of pinned memory and look there for an abort. The device asks ipc_fault_check() whenever
- * somebody synchronises. A thread of ours sleeps until the job is aborted or a kernel has reported; then it raises the
- * mailbox's flag, which ends spinning kernels, and writes the values that streams wait for, which releases those. What
- * the released streams do is of no use to anybody, and no look at it reports anything any more. */
+ * Kernels report into a mailbox of pinned memory and look there for an abort. The device asks
+ * ipc_fault_check() whenever somebody synchronises. A thread of ours sleeps until the job is
+ * aborted or a kernel has reported; then it raises the mailbox's flag, which ends spinning kernels,
+ * and writes the values that streams wait for, which releases those. What the released streams do
+ * is of no use to anybody, and no look at it reports anything any more. */
 #include "comm_cuda_ipc.h"
 
 #include <poll.h>
@@ -121,7 +122,8 @@ static void release_words(dp_comm_t *comm, const holding_t *h)
     }
 }
 
-/* Again and again until the end: a peer may write a smaller number in between, and more may be waiting behind. */
+/* Again and again until the end: a peer may write a smaller number in between, and more may be
+ * waiting behind. */
 static void release_all(dp_comm_t *comm)
 {
     __atomic_store_n(&comm->mailbox->aborted, 1, __ATOMIC_RELEASE);

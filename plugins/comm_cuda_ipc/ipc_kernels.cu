@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ipc_kernels.cu: what copy engines and stream memory operations cannot do: rows of an exchange, sums, looks at tags;
- * and the waits and writes of a graph that is replayed, whose values only device memory knows.
+ * ipc_kernels.cu: what copy engines and stream memory operations cannot do: rows of an exchange,
+ * sums, looks at tags; and the waits and writes of a graph that is replayed, whose values only
+ * device memory knows.
  *
- * No kernel waits for another block of its own grid, and none ends with a trap: a fault goes to the mailbox, once for
- * each instance, and the kernel returns. */
+ * No kernel waits for another block of its own grid, and none ends with a trap: a fault goes to the
+ * mailbox, once for each instance, and the kernel returns. */
 #include "cuda/device.cuh"
 
 #include "kernels.h"
@@ -49,7 +50,8 @@ static CUDA_DEVICE bool has_reached(uint32_t word, uint32_t value)
     return (int32_t)(word - value) >= 0;
 }
 
-/* False when the instance was aborted or the deadline has passed. The host's word is far away: asked now and then. */
+/* False when the instance was aborted or the deadline has passed. The host's word is far away:
+ * asked now and then. */
 static CUDA_DEVICE bool wait_for(const ipc_report_t &report, const uint32_t *word, uint32_t value)
 {
     uint64_t begin = cuda_globaltimer();
@@ -169,12 +171,14 @@ static CUDA_DEVICE void publish_rows(const ipc_put_rows_t &a, uint32_t to, uint6
     a.done[to] = 0;
     while (cuda_globaltimer() - begin < ns && cuda_load_acquire(&a.report.mailbox->aborted) == 0)
         cuda_pause();
-    cuda_store_relaxed(&head[0], number); /* a receiver whose job has ended reads it without a wait */
+    /* a receiver whose job has ended reads it without a wait */
+    cuda_store_relaxed(&head[0], number);
     cuda_store_relaxed(&head[1], (uint32_t)a.counts[to]);
     cuda_store_release((uint32_t *)(lines + a.arrived_at), number + 1);
 }
 
-/* A number of blocks that divides share * nranks. Each rank begins with its right neighbour and ends with itself. */
+/* A number of blocks that divides share * nranks. Each rank begins with its right neighbour and
+ * ends with itself. */
 extern "C" __global__ void comm_cuda_ipc_put_rows(ipc_put_rows_t a)
 {
     uint64_t begin = cuda_globaltimer();

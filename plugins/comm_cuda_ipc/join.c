@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * join.c: ranks find each other's blocks: announced through the boot service, mapped, looked up by area, connected. */
+ * join.c: ranks find each other's blocks: announced through the boot service, mapped, looked up by
+ * area, connected. */
 #include "comm_cuda_ipc.h"
 
 #include <stdio.h>
@@ -314,7 +315,8 @@ static dp_status_t connect_all(joining_t *j)
     return status;
 }
 
-/* Mappings are held whatever happened. When all is well the ranks meet once more: all of them have connected. */
+/* Mappings are held whatever happened. When all is well the ranks meet once more: all of them have
+ * connected. */
 static dp_status_t joining_end(joining_t *j, dp_status_t status)
 {
     dp_comm_t *comm = j->comm;

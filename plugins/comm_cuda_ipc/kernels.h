@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernels.h: what the host hands the kernels, and what they tell it when something is wrong. C11 and CUDA C. */
+ * kernels.h: what the host hands the kernels, and what they tell it when something is wrong. C11
+ * and CUDA C. */
 #ifndef COMM_CUDA_IPC_KERNELS_H
 #define COMM_CUDA_IPC_KERNELS_H
 
@@ -18,7 +19,8 @@ typedef enum ipc_fault {
     IPC_FAULT_SLOTS     /* object: the word's device address; words: expected, found */
 } ipc_fault_t;
 
-/* Pinned host memory that kernels see. The host writes `aborted`, one thread of one kernel the rest. */
+/* Pinned host memory that kernels see. The host writes `aborted`, one thread of one kernel the
+ * rest. */
 typedef struct ipc_mailbox {
     uint32_t aborted;
     uint32_t fault; /* ipc_fault_t; the others are valid once it is not 0 */

@@ -2,9 +2,10 @@
  * SPDX-License-Identifier: MIT
  * layout.h: where things lie in a rank's block of device memory. No CUDA here.
  *
- * A block is [lines][payloads]. A line is a 32-bit word, or a few, alone in 128 bytes: nobody's polling disturbs
- * anybody else's. Each area of a block has some lines and some payload; peers find an area by kind, id and rank in the
- * directory that its owner tells them, and believe nothing of it before it has been checked. */
+ * A block is [lines][payloads]. A line is a 32-bit word, or a few, alone in 128 bytes: nobody's
+ * polling disturbs anybody else's. Each area of a block has some lines and some payload; peers find
+ * an area by kind, id and rank in the directory that its owner tells them, and believe nothing of
+ * it before it has been checked. */
 #ifndef COMM_CUDA_IPC_LAYOUT_H
 #define COMM_CUDA_IPC_LAYOUT_H
 
@@ -30,8 +31,8 @@ typedef struct area {
     uint64_t lines_at, payload_at; /* bytes from the start of the block */
 } area_t;
 
-/* Gives areas their places, from line 1 on (line 0 is the block's own); the size of the block in multiples of
- * `granularity`, or 0 when it is beyond reason. *lines_out: lines of the block. */
+/* Gives areas their places, from line 1 on (line 0 is the block's own); the size of the block in
+ * multiples of `granularity`, or 0 when it is beyond reason. *lines_out: lines of the block. */
 size_t ipc_layout_place(area_t *areas, uint32_t count, size_t granularity, size_t *lines_out);
 /* Whether a peer's directory stays within `bytes`. *bad_out: the first entry that does not. */
 bool ipc_layout_check(const area_t *areas, uint32_t count, uint64_t bytes, uint32_t *bad_out);
@@ -59,13 +60,15 @@ static inline size_t base_line_private(size_t n, size_t which)
 {
     return 4 * n + which;
 }
-/* Payload of AREA_BASE: peers[2 * n] (addresses of lines and payload by rank), in[2][n][slice], out[2][piece]. */
+/* Payload of AREA_BASE: peers[2 * n] (addresses of lines and payload by rank), in[2][n][slice],
+ * out[2][piece]. */
 size_t ipc_base_slice_room(size_t n, size_t piece_bytes);
 size_t ipc_base_in_at(size_t n, size_t piece_bytes, size_t buffer, size_t by);
 size_t ipc_base_out_at(size_t n, size_t piece_bytes, size_t buffer);
 area_t ipc_base_area(size_t n, size_t piece_bytes);
 
-/* Lines of AREA_SLOTS: published, heads[slots] (the tag), and three of the owner's. Payload: data[slots]. */
+/* Lines of AREA_SLOTS: published, heads[slots] (the tag), and three of the owner's. Payload:
+ * data[slots]. */
 enum { SLOTS_RECEIVED, SLOTS_CURSOR, SLOTS_RELEASED, SLOTS_PRIVATE };
 static inline size_t slots_line_head(size_t slot)
 {
@@ -81,7 +84,8 @@ enum { CREDIT_CREDIT, CREDIT_SENT, CREDIT_CURSOR, CREDIT_LINES };
 /* The area of one side of a channel; false when its size overflows. */
 bool ipc_channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out);
 
-/* Lines of AREA_ROWS: credit[n], arrived[n], heads[slots][n] (number and rows), and three of the owner's. */
+/* Lines of AREA_ROWS: credit[n], arrived[n], heads[slots][n] (number and rows), and three of the
+ * owner's. */
 enum { ROWS_EXCHANGED, ROWS_CURSOR, ROWS_RELEASED, ROWS_PRIVATE };
 static inline size_t rows_line_credit(size_t n, size_t by)
 {

@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * plan.h: the protocol as lists of steps: waits and writes of 32-bit words, and copies. No CUDA here.
+ * plan.h: the protocol as lists of steps: waits and writes of 32-bit words, and copies. No CUDA
+ * here.
  *
  * Every word that somebody waits for counts upwards for ever, wrapping at 2^32: a wait is over once
- * (int32_t)(word - value) >= 0. Values are relative to the number of operations made before, which is known on the host
- * when the steps are put on a stream one by one, and is read from device memory (`counter`) when they are part of a
- * graph that is replayed. */
+ * (int32_t)(word - value) >= 0. Values are relative to the number of operations made before, which
+ * is known on the host when the steps are put on a stream one by one, and is read from device
+ * memory (`counter`) when they are part of a graph that is replayed. */
 #ifndef COMM_CUDA_IPC_PLAN_H
 #define COMM_CUDA_IPC_PLAN_H
 
@@ -63,8 +64,8 @@ typedef struct plan_channel {
 /* Steps needed by the below, for n ranks. */
 uint32_t ipc_plan_room(int32_t nranks);
 
-/* All of send, or all of release; recv before and after its look at the tag. `number`: of the message in its
-   channel. */
+/* All of send, or all of release; recv before and after its look at the tag. `number`: of the
+ * message in its channel. */
 void ipc_plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag,
                    const void *from);
 void ipc_plan_recv(plan_t *plan, const plan_channel_t *c, uint64_t number);
@@ -79,8 +80,8 @@ typedef struct plan_group {
 } plan_group_t;
 uint32_t *ipc_plan_line(const plan_group_t *g, int32_t at, size_t line);
 
-/* Stretches that the rows for each rank are cut into: as few as give each of the blocks, which take all of them in
- * turn, the same number. */
+/* Stretches that the rows for each rank are cut into: as few as give each of the blocks, which take
+ * all of them in turn, the same number. */
 uint32_t ipc_plan_stretches(uint32_t blocks, uint32_t nranks);
 /* Exchange: before rows are put; before counts are taken; at the end. And its release. */
 void ipc_plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
@@ -100,7 +101,8 @@ uint32_t ipc_plan_sum_pieces(const plan_sum_t *sum);
 size_t ipc_plan_sum_elements(const plan_sum_t *sum, uint32_t piece);
 size_t ipc_plan_sum_slice(const plan_sum_t *sum, uint32_t piece, int32_t rank);
 void ipc_plan_sum_stage(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
-void ipc_plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece); /* then our slice is summed */
+/* then our slice is summed */
+void ipc_plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
 void ipc_plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
 void ipc_plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
 void ipc_plan_sum_end(plan_t *plan, const plan_sum_t *sum);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * queue.c: puts steps on a stream: as memory operations of the stream, which need no SM, or as a kernel where a graph
- * replays them, because a graph would repeat the numbers of its capture. */
+ * queue.c: puts steps on a stream: as memory operations of the stream, which need no SM, or as a
+ * kernel where a graph replays them, because a graph would repeat the numbers of its capture. */
 #include "comm_cuda_ipc.h"
 
 #include <string.h>
@@ -58,8 +58,8 @@ ipc_value_t ipc_queue_value(const queue_t *q, const uint32_t *counter, uint32_t 
     return value;
 }
 
-/* In the memory domain of transfers, where there are domains: what a release waits for is then our own writes, not
- * those of all kernels that compute meanwhile. */
+/* In the memory domain of transfers, where there are domains: what a release waits for is then our
+ * own writes, not those of all kernels that compute meanwhile. */
 dp_status_t ipc_queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
                              const char *what)
 {

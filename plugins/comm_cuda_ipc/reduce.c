@@ -2,14 +2,17 @@
  * SPDX-License-Identifier: MIT
  * reduce.c: all_reduce as reduce-scatter plus all-gather over staging in the ranks' blocks.
  *
- * all_reduce works in pieces i = 0, 1, ... with two buffers of each kind, in the order stage i+1, sum i, gather i:
- *   stage i    our slices of piece i --> in[i % 2][us] of the rank that sums them, and staged = i + 1 there
- *   sum i      in[i % 2][0], [1], ... added in rank order --> out[i % 2] of all ranks, and summed = i + 1 there
+ * all_reduce works in pieces i = 0, 1, ... with two buffers of each kind, in the order stage i+1,
+ * sum i, gather i:
+ *   stage i    our slices of piece i --> in[i % 2][us] of the rank that sums them, and staged = i +
+ *              1 there
+ *   sum i      in[i % 2][0], [1], ... added in rank order --> out[i % 2] of all ranks, and summed =
+ *              i + 1 there
  *   gather i   out[i % 2], whole --> our data
- * in[i % 2] of a rank is free for i + 2 because whoever stages i + 2 has gathered i, so that rank has summed i. out[i %
- * 2] is free for i + 2 because whoever sums i + 2 has seen that all staged it, which each does after its gather i. The
- * next all_reduce begins again with buffer 0, after the last gather of this one, which is enough for the same
- * reasons. */
+ * in[i % 2] of a rank is free for i + 2 because whoever stages i + 2 has gathered i, so that rank
+ * has summed i. out[i % 2] is free for i + 2 because whoever sums i + 2 has seen that all staged
+ * it, which each does after its gather i. The next all_reduce begins again with buffer 0, after the
+ * last gather of this one, which is enough for the same reasons. */
 #include "comm_cuda_ipc.h"
 
 #define REDUCE_BYTES ((size_t)32 << 20)

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * wire.c: meetings of ranks on the host, with descriptors of memory.
  *
- * A rank can be at most one meeting ahead of another: it leaves meeting k only with everybody's message k, so two
- * places for each sender hold whatever may come. */
+ * A rank can be at most one meeting ahead of another: it leaves meeting k only with everybody's
+ * message k, so two places for each sender hold whatever may come. */
 #include "wire.h"
 
 #include <errno.h>
@@ -182,7 +182,8 @@ typedef union control {
     char room[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(8 * sizeof(int))];
 } control_t;
 
-/* True when it is on its way; false when the receiver's queue is full, or nobody is there (any more). */
+/* True when it is on its way; false when the receiver's queue is full, or nobody is there (any
+ * more). */
 static bool send_message(wire_t *wire, int32_t to, int fd)
 {
     peer_t *peer = &wire->peers[to];
@@ -208,7 +209,8 @@ static bool send_message(wire_t *wire, int32_t to, int fd)
     return sendmsg(wire->socket, &all, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(message);
 }
 
-/* The first descriptor that came along, or -1; closes any others. *trusted_out: the sender runs as we do. */
+/* The first descriptor that came along, or -1; closes any others. *trusted_out: the sender runs as
+ * we do. */
 static int take_control(struct msghdr *all, uint32_t uid, bool *trusted_out)
 {
     int first = -1;

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * wire.h: what ranks of one machine tell each other on the host while they set up and end: that they have come this
- * far, and descriptors of memory. A datagram socket for each rank; no threads, no names in the file system. No CUDA
- * here. */
+ * wire.h: what ranks of one machine tell each other on the host while they set up and end: that
+ * they have come this far, and descriptors of memory. A datagram socket for each rank; no threads,
+ * no names in the file system. No CUDA here. */
 #ifndef COMM_CUDA_IPC_WIRE_H
 #define COMM_CUDA_IPC_WIRE_H
 
@@ -31,9 +31,9 @@ dp_status_t ipc_wire_introduce(wire_t *wire, int32_t rank, const wire_address_t 
 bool ipc_wire_same_process(const wire_t *wire, int32_t rank);
 
 /**
- * All ranks meet. `fd` (-1: none) goes to every rank of another process; fds_in[nranks] (NULL: what comes is closed)
- * gets what they sent, -1 for nothing, and belongs to the caller on success. DP_ERR_TIMEOUT, when the job's limit has
- * passed, names a rank that has not come. [blocks]
+ * All ranks meet. `fd` (-1: none) goes to every rank of another process; fds_in[nranks] (NULL: what
+ * comes is closed) gets what they sent, -1 for nothing, and belongs to the caller on success.
+ * DP_ERR_TIMEOUT, when the job's limit has passed, names a rank that has not come. [blocks]
  */
 dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in);
 

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * channel.c: messages and bundles of them. A message is two of MPI's on the tag of its channel: a head, which says what
- * it is, and the data, in their own size. All messages of a bundle are handed to MPI before the first is waited for. */
+ * channel.c: messages and bundles of them. A message is two of MPI's on the tag of its channel: a
+ * head, which says what it is, and the data, in their own size. All messages of a bundle are handed
+ * to MPI before the first is waited for. */
 #include "comm_mpi.h"
 
 #include <limits.h>
@@ -95,7 +96,8 @@ static dp_status_t run_post(void *arg)
         end->head = t->tag;
     } else {
         dp_status_t status =
-            host->wait(host, &end->released, t->tag.number + 1 - end->config.slots, -1, what); /* for the slot */
+            /* for the slot */
+            host->wait(host, &end->released, t->tag.number + 1 - end->config.slots, -1, what);
 
         if (status < 0)
             return status;
@@ -142,7 +144,8 @@ static dp_status_t run_message_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-/* In a bundle the second half waits for bundle_end, which knows the message by what is kept here. */
+/* In a bundle the second half waits for bundle_end, which knows the message by what is kept
+ * here. */
 static dp_status_t enqueue(const transfer_t *t, dp_stream_t *s)
 {
     dp_channel_end_t *end = t->end, *first = end->comm->members;

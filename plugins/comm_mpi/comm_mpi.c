@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RANKS_MAX   65536
-#define PATIENCE_NS 1000000000ll /* for the host to hear who has died when MPI only says that something is wrong */
+#define RANKS_MAX 65536
+/* for the host to hear who has died when MPI only says that something is wrong */
+#define PATIENCE_NS 1000000000ll
 
 void *mpi_memory(dp_comm_t *comm, size_t count, size_t bytes)
 {
@@ -160,8 +161,8 @@ static void mpi_free_comm(dp_comm_t *comm)
     host->release(host, comm);
 }
 
-/* Nobody is waited for: what was sent is MPI's, what was received is ours. When a rank has died MPI is not asked any
- * more, since it may end the process on seeing that. */
+/* Nobody is waited for: what was sent is MPI's, what was received is ours. When a rank has died MPI
+ * is not asked any more, since it may end the process on seeing that. */
 static void mpi_close(dp_comm_t *comm)
 {
     bool failed, keep;

@@ -2,9 +2,10 @@
  * SPDX-License-Identifier: MIT
  * comm_mpi.h: the objects of the transport over MPI.
  *
- * All traffic of a process goes over one communicator and is kept apart by tags: whoever receives chooses the tag, one
- * that its process has used for nothing else, and tells the senders. So nothing is opened together but that one
- * communicator, and no call blocks. What MPI is given to receive into is memory of the instance. */
+ * All traffic of a process goes over one communicator and is kept apart by tags: whoever receives
+ * chooses the tag, one that its process has used for nothing else, and tells the senders. So
+ * nothing is opened together but that one communicator, and no call blocks. What MPI is given to
+ * receive into is memory of the instance. */
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 
@@ -33,10 +34,11 @@ struct dp_comm {
     const runtime_t *mpi; /* NULL: a group of one */
     char name[NAME_BYTES];
     int32_t rank, nranks;
-    int32_t *world;         /* [nranks] ranks of the job */
-    int *places, *tags;     /* [nranks] ranks in mpi->comm; where each rank listens: connecting, sums on the next tag */
-    size_t slice_bytes;     /* most that a rank adds up at a time */
-    unsigned char *staging; /* [nranks - 1] slices */
+    int32_t *world; /* [nranks] ranks of the job */
+    /* [nranks] ranks in mpi->comm; where each rank listens: connecting, sums on the next tag */
+    int *places, *tags;
+    size_t slice_bytes;              /* most that a rank adds up at a time */
+    unsigned char *staging;          /* [nranks - 1] slices */
     sum_head_t sum_head, *sum_heads; /* ours; [nranks - 1] the others' */
     MPI_Request *requests;           /* [4 * (nranks - 1)] of sums */
     size_t memory_bytes;
@@ -90,7 +92,8 @@ void *mpi_memory(dp_comm_t *comm, size_t count, size_t bytes);
 void mpi_free(const dp_comm_t *comm, void *memory);
 /* Waits until n requests are done; `what` says in messages whose they are. */
 dp_status_t mpi_wait(dp_comm_t *comm, MPI_Request *requests, int n, MPI_Status *statuses, const char *what);
-/* The same where requests 0, 1, ... belong to all peers in turn: messages name the one that has not come. */
+/* The same where requests 0, 1, ... belong to all peers in turn: messages name the one that has not
+ * come. */
 dp_status_t mpi_wait_peers(dp_comm_t *comm, MPI_Request *requests, int n, MPI_Status *statuses, const char *what);
 /* Takes back what can be taken back of n requests; true when some are still in MPI's hands. */
 bool mpi_pending(MPI_Request *requests, int n);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * connect.c: what members of a group tell each other: at open, over the boot service, where in MPI they are; at start,
- * over MPI, what they have opened and on which tags they listen. */
+ * connect.c: what members of a group tell each other: at open, over the boot service, where in MPI
+ * they are; at start, over MPI, what they have opened and on which tags they listen. */
 #include "comm_mpi.h"
 
 #include <stdio.h>
@@ -252,7 +252,8 @@ bool mpi_talks_pending(dp_comm_t *comm)
     return pending;
 }
 
-/* Every rank says all it has to say before it listens to the others in rank order: nobody waits in a circle. */
+/* Every rank says all it has to say before it listens to the others in rank order: nobody waits in
+ * a circle. */
 static dp_status_t talk_to_all(dp_comm_t *comm)
 {
     int peers = comm->nranks - 1;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * exchange.c: all-to-all-v. Each rank sends each other one message of just its rows; the receiver offers room for the
- * capacity and learns the number of rows from the size of what comes. */
+ * exchange.c: all-to-all-v. Each rank sends each other one message of just its rows; the receiver
+ * offers room for the capacity and learns the number of rows from the size of what comes. */
 #include "comm_mpi.h"
 
 #include <limits.h>

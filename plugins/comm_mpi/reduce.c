@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: all_reduce. Each rank adds up one slice: it receives that slice of all others, adds in rank order and hands
- * the sum out. MPI's own sums promise no order. A head goes first, so that ranks which sum different things find
- * out. */
+ * reduce.c: all_reduce. Each rank adds up one slice: it receives that slice of all others, adds in
+ * rank order and hands the sum out. MPI's own sums promise no order. A head goes first, so that
+ * ranks which sum different things find out. */
 #include "comm_mpi.h"
 
 #include "plugins/comm/sums.h"

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * runtime.c: starts MPI once in a process, agrees with all processes of the MPI job on a communicator, ends it at
- * exit. */
+ * runtime.c: starts MPI once in a process, agrees with all processes of the MPI job on a
+ * communicator, ends it at exit. */
 #include "runtime.h"
 
 #include <dlfcn.h>
@@ -19,7 +19,8 @@
 
 typedef enum phase {
     PHASE_NONE,
-    PHASE_STARTING, /* MPI_Init_thread runs, on a thread of its own: it may block for as long as it likes */
+    /* MPI_Init_thread runs, on a thread of its own: it may block for as long as it likes */
+    PHASE_STARTING,
     PHASE_STARTED,
     PHASE_COPYING,  /* the communicator of all processes */
     PHASE_AGREEING, /* on the nonce */
@@ -106,8 +107,9 @@ static dp_status_t refuse_mpi(const char *why)
 
 static void finish_mpi(void);
 
-/* finish_mpi() has to run before what MPI itself does at exit, so it is registered later: MPICH tells its launcher there
- * that the process has ended well, provided that MPI_Finalize was called before (from 4.2 on). */
+/* finish_mpi() has to run before what MPI itself does at exit, so it is registered later: MPICH
+ * tells its launcher there that the process has ended well, provided that MPI_Finalize was called
+ * before (from 4.2 on). */
 static void *start_mpi(void *none)
 {
     int level = MPI_THREAD_SINGLE;
@@ -139,11 +141,12 @@ static void *end_mpi(void *none)
     return none;
 }
 
-/* MPI_Finalize of MPICH closes its connections, which over UCX's tcp takes an answer of the other side; then it waits
- * for a word of the launcher, and answers nobody any more. Who answers before it has asked itself, in a call of MPI
- * that is under way when the other side is at its end already, is never answered, and both hang. So all leave MPI alone
- * first: they meet, and for longer than it takes the last one to know that all are here nobody calls MPI. Then
- * everybody asks before it answers. */
+/* MPI_Finalize of MPICH closes its connections, which over UCX's tcp takes an answer of the other
+ * side; then it waits for a word of the launcher, and answers nobody any more. Who answers before
+ * it has asked itself, in a call of MPI that is under way when the other side is at its end
+ * already, is never answered, and both hang. So all leave MPI alone first: they meet, and for
+ * longer than it takes the last one to know that all are here nobody calls MPI. Then everybody asks
+ * before it answers. */
 #ifdef OPEN_MPI
 static bool part(int *ms)
 {
@@ -208,7 +211,8 @@ static void finish_mpi(void)
         poll(NULL, 0, 2);
 }
 
-/* The symbols we are bound to are those of the MPI that the headers were of: a trainer may have brought another one. */
+/* The symbols we are bound to are those of the MPI that the headers were of: a trainer may have
+ * brought another one. */
 static bool is_our_kind(char *found, size_t bytes)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";

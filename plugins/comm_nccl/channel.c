@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  * channel.c: messages and groups of them.
  *
- * A message travels as a head (its tag) and a whole slot, so that the sizes of both sides agree whatever the tags say,
- * and a wrong tag is found out instead of undefined. Shorter messages are first copied into a slot of the sender's. */
+ * A message travels as a head (its tag) and a whole slot, so that the sizes of both sides agree
+ * whatever the tags say, and a wrong tag is found out instead of undefined. Shorter messages are
+ * first copied into a slot of the sender's. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"
@@ -223,7 +224,8 @@ static dp_status_t enqueue(dp_channel_end_t *end, const void *from, const dp_mes
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: at most %d transfers, all on one stream, form a group",
                        comm->name, MEMBERS_MAX);
     if (comm->nmembers > 0 &&
-        comm->members[0].end->pair != end->pair) /* kernels of two communicators on one stream: one waits */
+        /* kernels of two communicators on one stream: one waits */
+        comm->members[0].end->pair != end->pair)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: a group goes to one rank or comes from one", comm->name);
     comm->members[comm->nmembers++] = (member_t){end, from, *tag};
     end->count++;

@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * choose.c: whether channels are NCCL's groups or one-sided, where that is left to us: the same for all ranks.
+ * choose.c: whether channels are NCCL's groups or one-sided, where that is left to us: the same for
+ * all ranks.
  *
- * Each rank says what it lacks before anything begins. Whether there are windows NCCL alone knows, and only when asked
- * for one, which is a collective: where it refuses a rank at once, the others would wait for that rank. So a
- * communicator is made to try it, all hear how each rank's call began before anyone waits for its end, and where a rank
- * was refused it is aborted. */
+ * Each rank says what it lacks before anything begins. Whether there are windows NCCL alone knows,
+ * and only when asked for one, which is a collective: where it refuses a rank at once, the others
+ * would wait for that rank. So a communicator is made to try it, all hear how each rank's call
+ * began before anyone waits for its end, and where a rank was refused it is aborted. */
 #include "comm_nccl.h"
 
 #include <stdio.h>

@@ -249,7 +249,8 @@ static pair_t *first_open_pair(const dp_comm_t *comm)
     return NULL;
 }
 
-/* The other end of a channel may put into our window until it has come to its close, whose streams are at rest. */
+/* The other end of a channel may put into our window until it has come to its close, whose streams
+ * are at rest. */
 static dp_status_t meet_ends(const dp_comm_t *comm)
 {
     uint32_t word = 1;
@@ -397,7 +398,8 @@ static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *conf
     return DP_OK;
 }
 
-/* Channels are windows or groups. Those of auto run the program of groups, which completes with either. */
+/* Channels are windows or groups. Those of auto run the program of groups, which completes with
+ * either. */
 static dp_status_t send_either(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     return end->comm->one_sided ? nccl_puts_send(end, from, tag, s) : nccl_channel_send(end, from, tag, s);

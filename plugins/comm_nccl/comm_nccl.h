@@ -5,10 +5,12 @@
  * Communicators of one group instance, all non-blocking:
  *   sums    of all ranks, for all_reduce; the others are split off it
  *   rows    of all ranks, for exchanges
- *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there holds up nothing
+ *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there
+ *           holds up nothing
  *   else; where channels are one-sided (puts.c), for each channel
- * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All calls of NCCL are made
- * under one lock and while nothing is broken, so that the thread that watches may abort. */
+ * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All
+ * calls of NCCL are made under one lock and while nothing is broken, so that the thread that
+ * watches may abort. */
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
 
@@ -26,7 +28,8 @@
 #define HEAD_BYTES  16
 #define MEMBERS_MAX 64 /* of a group */
 #define JOBS_MOST   1024
-#define QUEUES_MIN  32 /* a stream that waits must not be in front of one of ours in a hardware queue */
+/* a stream that waits must not be in front of one of ours in a hardware queue */
+#define QUEUES_MIN 32
 
 typedef struct pair {
     struct pair *next;
@@ -60,7 +63,8 @@ typedef struct registration {
     bool window;
 } registration_t;
 
-/* What streams tell the host and each other of an exchange, by number + 1; in memory of the host. */
+/* What streams tell the host and each other of an exchange, by number + 1; in memory of the
+ * host. */
 typedef struct flags {
     uint32_t ready, counted, done; /* counts are there, the others' have come, rows have */
     uint32_t unused;
@@ -109,10 +113,12 @@ struct dp_comm {
     bool chosen, one_sided;      /* channels are windows, into which senders put: puts.c */
     char lacking[LACKING_BYTES]; /* of what those need; "": nothing that this rank knows of */
     CUstream side;               /* ends waits for them; NULL: not one-sided */
-    unsigned char *tried_memory; /* of the window that was made, in a communicator of its own, to see whether there are
-                                    any: choose.c */
+    /* of the window that was made, in a communicator of its own, to see whether there are any:
+     * choose.c */
+    unsigned char *tried_memory;
     void *tried_handle;
-    dp_channel_end_t *ends; /* this and the next are read by threads of ours as they are: they grow at the head */
+    /* this and the next are read by threads of ours as they are: they grow at the head */
+    dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
     edge_t *edges; /* by from, then to */
     uint32_t nedges;
@@ -151,7 +157,8 @@ struct dp_channel_end {
     pair_t *pair; /* NULL: not yet started */
     bool connected;
     size_t stride;
-    unsigned char *slots;  /* receiver: [K] of stride bytes; sender: one, for messages shorter than a slot */
+    /* receiver: [K] of stride bytes; sender: one, for messages shorter than a slot */
+    unsigned char *slots;
     unsigned char *window; /* one-sided: words and slots; NULL: not there yet */
     void *handle;          /* NCCL's, of the window */
     uint64_t awaited;      /* the number that streams wait for in it, and AWAITED; 0: none */
@@ -170,11 +177,12 @@ struct dp_exchange {
     size_t stretch;         /* bytes of the rows of one rank */
     unsigned char *staging; /* [nranks] stretches to send, where sizes are not exact */
     flags_t *flags;         /* where they are; NULL until connected */
-    int32_t *table;         /* behind the flags: [3][nranks] first row and rows for each rank, rows of each */
-    unsigned char *slots;   /* [slots][nranks] stretches received */
-    int32_t *counts_out;    /* [nranks] */
-    int32_t *counts_in;     /* [slots][nranks] */
-    dp_event_t **released;  /* [slots] */
+    /* behind the flags: [3][nranks] first row and rows for each rank, rows of each */
+    int32_t *table;
+    unsigned char *slots;  /* [slots][nranks] stretches received */
+    int32_t *counts_out;   /* [nranks] */
+    int32_t *counts_in;    /* [slots][nranks] */
+    dp_event_t **released; /* [slots] */
     uint64_t count, freed;
 };
 
@@ -194,7 +202,8 @@ dp_status_t nccl_memory(dp_comm_t *comm, size_t bytes, void *memory_out);
 void nccl_memory_free(dp_comm_t *comm, void *memory);
 /* Of all ranks. ctas: most blocks of a kernel. */
 dp_status_t nccl_communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_out);
-/* Of the ranks with this color, in the order of `key`; below 0: we are not in one. All ranks call it. */
+/* Of the ranks with this color, in the order of `key`; below 0: we are not in one. All ranks call
+ * it. */
 dp_status_t nccl_communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out);
 /* NULL when it is over, else fault_abort has it. */
 void nccl_communicator_finish(dp_comm_t *comm, ncclComm_t *c);
@@ -205,11 +214,12 @@ dp_status_t nccl_window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, s
 /* group.c: between begin and end the lock is held. end returns when the work is on its stream. */
 dp_status_t nccl_begin(dp_comm_t *comm);
 dp_status_t nccl_end(dp_comm_t *comm, ncclResult_t result, ncclComm_t *const *comms, int count, const char *what);
-/* A head (comm->heads) to every other rank of the communicator, and one of each (behind it, in the order of ranks). */
+/* A head (comm->heads) to every other rank of the communicator, and one of each (behind it, in the
+ * order of ranks). */
 dp_status_t nccl_greet(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives,
                        dp_stream_t *s, const char *what);
-/* NCCL connects two ranks when they first talk, which maps memory and starts threads: better before the first step than
- * while streams wait in it. [blocks until the others have come] */
+/* NCCL connects two ranks when they first talk, which maps memory and starts threads: better before
+ * the first step than while streams wait in it. [blocks until the others have come] */
 dp_status_t nccl_connect(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives);
 /* Until a non-blocking call of this communicator is over. */
 dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what);
@@ -236,8 +246,8 @@ dp_status_t nccl_channels_wished(const dp_host_t *host, uint32_t *channels_out);
 const char *nccl_channels_name(uint32_t channels);
 /* What one-sided channels need: refused where they were asked for, else remembered. */
 dp_status_t nccl_channels_check(dp_comm_t *comm);
-/* All ranks call it, with the same. lacks: the first rank that lacks something; none: nranks. [blocks until the others
- * have come] */
+/* All ranks call it, with the same. lacks: the first rank that lacks something; none: nranks.
+ * [blocks until the others have come] */
 dp_status_t nccl_channels_choose(dp_comm_t *comm, int32_t lacks, const char *lacking);
 
 /* puts.c: one-sided channels. */
@@ -248,8 +258,8 @@ dp_status_t nccl_puts_send(dp_channel_end_t *end, const void *from, const dp_mes
 dp_status_t nccl_puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                            dp_stream_t *s);
 dp_status_t nccl_puts_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
-/* Streams that wait for a message or a credit go on; any thread may call it, and has to again: the other end may put a
- * smaller number. */
+/* Streams that wait for a message or a credit go on; any thread may call it, and has to again: the
+ * other end may put a smaller number. */
 void nccl_puts_let_go(dp_comm_t *comm);
 void nccl_puts_close(dp_comm_t *comm);
 
@@ -262,11 +272,12 @@ dp_status_t nccl_exchange_run(dp_exchange_t *x, uint32_t number, const void *sen
                               dp_stream_t *s);
 dp_status_t nccl_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
-/* rows.c: exchanges of exact sizes, and the thread that makes them. Behind an abort it lets streams go on that wait for
- * rows, or in a one-sided channel. rows_release: streams that wait for rows go on; any thread may call it. */
+/* rows.c: exchanges of exact sizes, and the thread that makes them. Behind an abort it lets streams
+ * go on that wait for rows, or in a one-sided channel. rows_release: streams that wait for rows go
+ * on; any thread may call it. */
 dp_status_t nccl_rows_choose(dp_comm_t *comm);
-/* NCCL has what it launches wait for each other in the order of calls, which threads do not have in common, nor streams
- * that wait. */
+/* NCCL has what it launches wait for each other in the order of calls, which threads do not have in
+ * common, nor streams that wait. */
 bool nccl_rows_are_in_order(void);
 dp_status_t nccl_rows_open(dp_comm_t *comm);
 dp_status_t nccl_rows_connect(dp_exchange_t *x);
@@ -293,8 +304,8 @@ dp_status_t nccl_start(dp_comm_t *comm);
 dp_status_t nccl_fault_open(dp_comm_t *comm);
 void nccl_fault_close(dp_comm_t *comm);
 dp_status_t nccl_fault_check(void *arg);
-/* What a thread of ours could not do: the host's last error in this thread. The thread that watches ends what is on its
- * way. */
+/* What a thread of ours could not do: the host's last error in this thread. The thread that watches
+ * ends what is on its way. */
 void nccl_fault_tell(dp_comm_t *comm, dp_status_t status);
 /* Ends what is on its way; the communicators are gone afterwards. Waits for the device. */
 void nccl_fault_abort(dp_comm_t *comm);

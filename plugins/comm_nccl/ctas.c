@@ -2,16 +2,18 @@
  * SPDX-License-Identifier: MIT
  * ctas.c: how many blocks the kernels of the communicators have.
  *
- * A block of NCCL's fills a multiprocessor, and a kernel that waits for its peer keeps what it has. Two ranks that have
- * started different kernels, each with too little room left for the other's, wait for ever. So all that may run at once
- * has to fit: the kernels of every pair (each has a stream of its own), one exchange and one sum (each kind has a
- * lane), over all groups of a rank. */
+ * A block of NCCL's fills a multiprocessor, and a kernel that waits for its peer keeps what it has.
+ * Two ranks that have started different kernels, each with too little room left for the other's,
+ * wait for ever. So all that may run at once has to fit: the kernels of every pair (each has a
+ * stream of its own), one exchange and one sum (each kind has a lane), over all groups of a
+ * rank. */
 #include "comm_nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define UNDIVIDED 40 /* of a device that is not divided: what kernels of NCCL may take from computation */
+/* of a device that is not divided: what kernels of NCCL may take from computation */
+#define UNDIVIDED 40
 
 static dp_comm_t *comms; /* all that are open in this process */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -39,14 +41,15 @@ ctas_t nccl_ctas_of(const dp_comm_t *comm)
 
     sms = sms > 0 ? sms : UNDIVIDED;
     ctas.pair = comm->one_sided ? 1 : sms >= 40 ? 4 : sms >= 16 ? 2 : 1;
-    left = comm->one_sided ? sms : sms > 4 * ctas.pair ? sms - 4 * ctas.pair : 0; /* two neighbours, two directions */
+    /* two neighbours, two directions */
+    left = comm->one_sided ? sms : sms > 4 * ctas.pair ? sms - 4 * ctas.pair : 0;
     ctas.rows = power_below(left * 2 / 3);
     ctas.sums = power_below(left > ctas.rows ? left - ctas.rows : 1);
     return ctas;
 }
 
-/* What NCCL makes of a limit: the user's own goes before ours, and the channels of sends and receives are rounded up to
- * a power of two behind it. */
+/* What NCCL makes of a limit: the user's own goes before ours, and the channels of sends and
+ * receives are rounded up to a power of two behind it. */
 static unsigned made_of(unsigned ctas)
 {
     const char *text = getenv("NCCL_MAX_CTAS");

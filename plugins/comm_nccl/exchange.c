@@ -2,9 +2,10 @@
  * SPDX-License-Identifier: MIT
  * exchange.c: all-to-all-v with counts that live on the device.
  *
- * NCCL wants counts on the host, the same on both sides: see rows.c. Where streams are too few for that, every pair of
- * ranks exchanges a stretch of capacity_rows rows, however few of them are filled, and the count beside it, all in one
- * group. A kernel packs the rows into their stretches first; it reads offsets and counts where they are. */
+ * NCCL wants counts on the host, the same on both sides: see rows.c. Where streams are too few for
+ * that, every pair of ranks exchanges a stretch of capacity_rows rows, however few of them are
+ * filled, and the count beside it, all in one group. A kernel packs the rows into their stretches
+ * first; it reads offsets and counts where they are. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"

@@ -2,9 +2,10 @@
  * SPDX-License-Identifier: MIT
  * fault.c: what is wrong, who is told, and how waits on the device end.
  *
- * A kernel that NCCL has started waits for its peer for ever, and nothing on the device ends it but an abort from the
- * host. A thread of ours sleeps until the job is aborted, NCCL reports an error of a communicator, or one of our
- * kernels has reported to the mailbox; then it aborts all communicators, whose kernels return. */
+ * A kernel that NCCL has started waits for its peer for ever, and nothing on the device ends it but
+ * an abort from the host. A thread of ours sleeps until the job is aborted, NCCL reports an error
+ * of a communicator, or one of our kernels has reported to the mailbox; then it aborts all
+ * communicators, whose kernels return. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"
@@ -81,8 +82,9 @@ static void abort_communicator(dp_comm_t *comm, ncclComm_t *c)
     *c = NULL;
 }
 
-/* An abort waits for the device: for kernels of the other communicators, so a group tells them all to end first, and
- * for streams that wait for rows. Nobody calls NCCL any more when the lock is free again, nor waits for the aborts. */
+/* An abort waits for the device: for kernels of the other communicators, so a group tells them all
+ * to end first, and for streams that wait for rows. Nobody calls NCCL any more when the lock is
+ * free again, nor waits for the aborts. */
 void nccl_fault_abort(dp_comm_t *comm)
 {
     pair_t *pairs;
@@ -148,8 +150,8 @@ static bool any_error(dp_comm_t *comm)
     return found;
 }
 
-/* A fault that a kernel reports is this rank's alone until its engine tells the job; the others' kernels wait till
-   then. */
+/* A fault that a kernel reports is this rank's alone until its engine tells the job; the others'
+ * kernels wait till then. */
 static void *watch_communicators(void *arg)
 {
     dp_comm_t *comm = arg;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * group.c: calls of NCCL, one group at a time, and waiting until a non-blocking one has put its work on the stream. */
+ * group.c: calls of NCCL, one group at a time, and waiting until a non-blocking one has put its
+ * work on the stream. */
 #include "comm_nccl.h"
 
 #include <sched.h>

@@ -18,8 +18,9 @@ enum {
 
 typedef struct nccl_mailbox {
     uint32_t claim, kind;
-    uint32_t aborted, unused; /* set by the host before it ends transfers: what is seen afterwards is no news */
-    uint64_t object;          /* a host pointer */
+    /* set by the host before it ends transfers: what is seen afterwards is no news */
+    uint32_t aborted, unused;
+    uint64_t object; /* a host pointer */
     uint32_t words[12];
 } nccl_mailbox;
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The libdualpipe authors
 // SPDX-License-Identifier: MIT
-// nccl_kernels.cu: what NCCL does not do: comparing heads, packing rows by counts that live on the device, sums in
-// rank order.
+// nccl_kernels.cu: what NCCL does not do: comparing heads, packing rows by counts that live on the
+// device, reductions in rank order.
 #include "cuda/device.cuh"
 
 #include "comm_nccl/mailbox.h"
@@ -33,8 +33,8 @@ extern "C" __global__ void comm_nccl_check_heads(const uint32_t *got, uint32_t c
     }
 }
 
-// Rows for rank blockIdx.y go to its stretch of `staging`, our own straight to where they are received. A count that
-// does not fit is reported and sent as -1.
+// Rows for rank blockIdx.y go to its stretch of `staging`, our own straight to where they are
+// received. A count that does not fit is reported and sent as -1.
 extern "C" __global__ void comm_nccl_pack_rows(const uint4 *send, const int32_t *offsets, const int32_t *counts,
                                                uint64_t row_vectors, int32_t capacity, int32_t rank, uint4 *staging,
                                                int32_t *counts_out, uint4 *rows_in, int32_t *counts_in, uint32_t number,
@@ -60,7 +60,8 @@ extern "C" __global__ void comm_nccl_pack_rows(const uint4 *send, const int32_t 
         cuda_store_stream(to + i, cuda_load_stream(from + i));
 }
 
-// The same without the rows: `table` tells the host first rows and counts, a count that does not fit as none.
+// The same without the rows: `table` tells the host first rows and counts, a count that does not
+// fit as none.
 extern "C" __global__ void comm_nccl_count_rows(const int32_t *offsets, const int32_t *counts, int32_t ranks,
                                                 int32_t rank, int32_t capacity, int32_t *table, int32_t *counts_out,
                                                 int32_t *counts_in, uint32_t number, uint64_t object,
@@ -98,9 +99,11 @@ extern "C" __global__ void comm_nccl_check_counts(int32_t *counts, int32_t *tabl
     }
 }
 
-// own[i] = sum over ranks in rank order; rank r's elements lie at staging + r * stride, ours in own.
+// own[i] = sum over ranks in rank order; rank r's elements lie at staging + r * stride, ours in
+// own.
 template <typename T>
-static CUDA_DEVICE void sum_slices(T *own, const T *staging, int32_t ranks, int32_t rank, uint64_t stride, uint64_t count)
+static CUDA_DEVICE void sum_slices(T *own, const T *staging, int32_t ranks, int32_t rank, uint64_t stride,
+                                   uint64_t count)
 {
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (uint64_t)gridDim.x * blockDim.x) {

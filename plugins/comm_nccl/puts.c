@@ -2,15 +2,16 @@
  * SPDX-License-Identifier: MIT
  * puts.c: one-sided channels, through ncclPutSignal (2.29).
  *
- * Each channel has a communicator of its two ranks and in it a window, the same on both sides: two words that the other
- * end writes, words to be put, and the slots. The sender copies a message into its own slot, since NCCL puts out of
- * windows alone, and puts head and data to where they are with the receiver, then the number of its puts; the receiver
- * puts the number of credits. Puts to one rank are done in order, so whoever sees a number has what was put before it.
+ * Each channel has a communicator of its two ranks and in it a window, the same on both sides: two
+ * words that the other end writes, words to be put, and the slots. The sender copies a message into
+ * its own slot, since NCCL puts out of windows alone, and puts head and data to where they are with
+ * the receiver, then the number of its puts; the receiver puts the number of credits. Puts to one
+ * rank are done in order, so whoever sees a number has what was put before it.
  *
- * Streams wait for these words by themselves, and not by ncclWaitSignal: that waits for memory that only NCCL and the
- * other rank can write, and neither ncclCommAbort nor anything else ends it when that rank has died. NCCL also does the
- * operations of a communicator one after the other, on whatever streams they are; without waits among them that holds
- * up nothing. */
+ * Streams wait for these words by themselves, and not by ncclWaitSignal: that waits for memory that
+ * only NCCL and the other rank can write, and neither ncclCommAbort nor anything else ends it when
+ * that rank has died. NCCL also does the operations of a communicator one after the other, on
+ * whatever streams they are; without waits among them that holds up nothing. */
 #include "comm_nccl.h"
 
 #include "cuda/side.h"
@@ -172,7 +173,8 @@ static dp_status_t make_window(dp_channel_end_t *end, dp_stream_t *s)
     return status >= 0 ? nccl_window_register(comm, &end->pair->comm, memory, bytes, &end->handle) : status;
 }
 
-/* The greeting of the receiver are its first credits. What NCCL sets up for a first put is set up by it. */
+/* The greeting of the receiver are its first credits. What NCCL sets up for a first put is set up
+ * by it. */
 dp_status_t nccl_puts_connect(dp_channel_end_t *end)
 {
     dp_comm_t *comm = end->comm;

@@ -2,11 +2,12 @@
  * SPDX-License-Identifier: MIT
  * rows.c: exchanges of exact sizes.
  *
- * NCCL wants counts on the host, where they are known only when the stream gets there, and the host has long gone on.
- * So a thread of ours takes one exchange after the other: the caller's stream says when the counts are there and then
- * waits; the thread has them exchanged, reads them, and has so many rows moved, straight from where the caller has
- * them, all on a stream of its own; that lets the caller's stream go on. All calls of NCCL for rows come from this
- * thread, in the order of the exchanges, which all ranks have in common. */
+ * NCCL wants counts on the host, where they are known only when the stream gets there, and the host
+ * has long gone on. So a thread of ours takes one exchange after the other: the caller's stream
+ * says when the counts are there and then waits; the thread has them exchanged, reads them, and has
+ * so many rows moved, straight from where the caller has them, all on a stream of its own; that
+ * lets the caller's stream go on. All calls of NCCL for rows come from this thread, in the order of
+ * the exchanges, which all ranks have in common. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"
@@ -211,8 +212,9 @@ static dp_status_t run_job(dp_comm_t *comm, const job_t *job)
                       "saying that rows have come");
 }
 
-/* Nobody waits for an exchange any more, nor for a place in the ring. Our stream may still have to say that rows have
- * come, which takes back that later ones have: so again and again, until there are no communicators. */
+/* Nobody waits for an exchange any more, nor for a place in the ring. Our stream may still have to
+ * say that rows have come, which takes back that later ones have: so again and again, until there
+ * are no communicators. */
 static void release_all(dp_comm_t *comm)
 {
     while (!__atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE)) {

@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  * start.c: ranks compare what they have opened, then make the communicators for it.
  *
- * Everyone shows a list of its channels and exchanges through the boot service, so all ranks know which pairs of ranks
- * have channels. Communicators of pairs are split off that of all ranks, as many at once as have no rank in common. */
+ * Everyone shows a list of its channels and exchanges through the boot service, so all ranks know
+ * which pairs of ranks have channels. Communicators of pairs are split off that of all ranks, as
+ * many at once as have no rank in common. */
 #include "comm_nccl.h"
 
 #include <stdio.h>
@@ -361,7 +362,8 @@ dp_status_t nccl_start(dp_comm_t *comm)
     if (status >= 0 && comm->nranks > 1)
         status = nccl_ctas_check(comm);
     if (status >= 0)
-        status = nccl_rows_open(comm); /* first of all: its thread ends waits, those of this call as well */
+        /* first of all: its thread ends waits, those of this call as well */
+        status = nccl_rows_open(comm);
     if (status >= 0)
         status = make_communicators(comm);
     for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
+ * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back
+ * as a credit. */
 #include "comm_ofi.h"
 
 #include <stdio.h>
@@ -35,8 +36,9 @@ static unsigned char *data_of(const dp_channel_end_t *end, uint64_t slot)
                                    : end->slots + slot * end->stride + CACHE_LINE;
 }
 
-/* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op for messages. Bells
- * by slot; behind them, where data are a write of their own, bells for those. */
+/* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op
+ * for messages. Bells by slot; behind them, where data are a write of their own, bells for
+ * those. */
 area_t ofi_channel_area(const dp_channel_end_t *end, bool ours)
 {
     bool receiver = ours != (end->config.sender != 0);
@@ -129,7 +131,8 @@ static dp_status_t explain_transfer(const transfer_t *t, dp_status_t status)
     return ofi_wire_is_news(t->end->comm, status) ? comm_explain_transfer(t->end, &t->tag, status) : status;
 }
 
-/* sender   --bell of the slot--> receiver : head and data of the slot are whole; the n-th ring is its n-th message.
+/* sender   --bell of the slot--> receiver : head and data of the slot are whole; the n-th ring is
+ *          its n-th message.
  * receiver --bell of credits---> sender   : one more slot may be written again. */
 static dp_status_t run_send(void *arg)
 {

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_ofi.c: ranks on one or several hosts by one-sided writes of libfabric: the table of dp.comm/1. */
+ * comm_ofi.c: ranks on one or several hosts by one-sided writes of libfabric: the table of
+ * dp.comm/1. */
 #include "comm_ofi.h"
 
 #include <stdio.h>

@@ -2,11 +2,12 @@
  * SPDX-License-Identifier: MIT
  * comm_ofi.h: the objects of the libfabric transport.
  *
- * Every rank owns regions (one from open, one from each start) that its peers may write. What lies in a region is told
- * by a directory of areas, which peers read from the boot service; they believe nothing of it before they have checked
- * it. A rank never reads from a peer, it only puts: one write carries a head, data, and the number of a bell. The bell
- * rings at the receiver when all of it has been placed, and counts how often. Rings may overtake each other on their
- * way and nothing changes: a bell belongs to one slot (or to credits, of which only the number matters).
+ * Every rank owns regions (one from open, one from each start) that its peers may write. What lies
+ * in a region is told by a directory of areas, which peers read from the boot service; they believe
+ * nothing of it before they have checked it. A rank never reads from a peer, it only puts: one
+ * write carries a head, data, and the number of a bell. The bell rings at the receiver when all of
+ * it has been placed, and counts how often. Rings may overtake each other on their way and nothing
+ * changes: a bell belongs to one slot (or to credits, of which only the number matters).
  *
  *   AREA_BASE     hello by rank, meetings by round, staging of all_reduce by buffer and rank
  *   AREA_SLOTS    receiving end of a channel: a bell for each slot
@@ -35,14 +36,16 @@
 #define HEAD_BYTES    32
 #define ADDRESS_BYTES 128
 #define TEXT_BYTES    400
-/* A bell's number travels as 32 bits of completion data: which start made it, and which one of that. */
+/* A bell's number travels as 32 bits of completion data: which start made it, and which one of
+ * that. */
 #define BELL_BITS  20
 #define ROUNDS_MAX (1u << (32 - BELL_BITS))
 
 /* How often a bell rang; only who has the lock of the wire rings. */
 typedef struct bell {
     alignas(CACHE_LINE) dp_signal_t signal;
-    const struct head *head; /* of the put that rang it, where credits may travel with it; else NULL */
+    /* of the put that rang it, where credits may travel with it; else NULL */
+    const struct head *head;
 } bell_t;
 
 /* Memory of ours that peers write, and the bells that go with it. */
@@ -101,7 +104,8 @@ typedef struct head {
             int32_t sender;
         } sum;
     };
-    uint32_t credit; /* a bell of the receiver that rings as well, + 1: a credit that travels with a message */
+    /* a bell of the receiver that rings as well, + 1: a credit that travels with a message */
+    uint32_t credit;
 } head_t;
 _Static_assert(sizeof(head_t) == HEAD_BYTES, "the head of a put");
 
@@ -153,7 +157,8 @@ typedef struct wire {
     fi_addr_t *peers; /* [nranks] */
     bool scatter;     /* one write can fill two places */
     bool bounce;      /* data has to be copied to memory first that is registered, or the host's */
-    bool direct;      /* data of channels and exchanges go from and to memory of the device itself */
+    /* data of channels and exchanges go from and to memory of the device itself */
+    bool direct;
     char staged[128]; /* why not */
     bool loopback;
     bool delivery;       /* a put can be finished when it has been placed, not when it has left */
@@ -176,9 +181,10 @@ typedef struct wire {
     int wake_fd, nudge_fd; /* wake the thread, and one that drives */
     int32_t waiting;       /* threads that wait, with the one that drives */
     uint32_t drives;       /* how often one began to drive */
-    bool driven, asleep;   /* a waiting thread looks after the completions; it sleeps until there are some */
-    bool away, parked;     /* the thread keeps away from completions; until it is woken */
-    bool stop;             /* the thread is to end */
+    /* a waiting thread looks after the completions; it sleeps until there are some */
+    bool driven, asleep;
+    bool away, parked; /* the thread keeps away from completions; until it is woken */
+    bool stop;         /* the thread is to end */
     bool running;
     pthread_t thread;
 } wire_t;
@@ -190,7 +196,8 @@ typedef struct lent {
     struct fid_mr *mr;
 } lent_t;
 
-/* What a channel's end or an exchange has on a device whose memory is out of the host's reach; all zero on others. */
+/* What a channel's end or an exchange has on a device whose memory is out of the host's reach; all
+ * zero on others. */
 #define LENT 4
 typedef struct part {
     gpu_queue_t *queue, *releases;
@@ -275,7 +282,8 @@ dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes);
 dp_status_t ofi_part_open(dp_comm_t *comm, part_t *part, bool releases);
 /* Memory of the device where what is received lies; peers may write it where wire.direct is set. */
 dp_status_t ofi_part_show(dp_comm_t *comm, part_t *part, size_t bytes);
-/* What a put out of memory of the device takes; only one thread at a time, with no put of this part under way. */
+/* What a put out of memory of the device takes; only one thread at a time, with no put of this part
+ * under way. */
 dp_status_t ofi_part_lend(dp_comm_t *comm, part_t *part, const void *data, void **desc_out);
 /* The provider reaches none of it any more. */
 void ofi_part_withdraw(part_t *part);
@@ -299,18 +307,20 @@ dp_status_t ofi_fabric_register_device(dp_comm_t *comm, void *base, size_t bytes
 /* Head and data on their way to a rank. The data stay untouched until wire_finish. */
 dp_status_t ofi_wire_put(dp_comm_t *comm, op_t *op, const put_t *put);
 dp_status_t ofi_wire_finish(dp_comm_t *comm, op_t *op, const char *what);
-/* The caller gives its memory away while puts out of it may be on their way: none of them goes on. */
+/* The caller gives its memory away while puts out of it may be on their way: none of them goes
+ * on. */
 void ofi_wire_abandon(dp_comm_t *comm);
-/* A credit by op->credit, soon: at once, or with the next message to that rank, or WIRE_OWE_NS later where a thread
- * waits, or a moment later where none does. `slots`: those that the peer writes, all that can be owed. */
+/* A credit by op->credit, soon: at once, or with the next message to that rank, or WIRE_OWE_NS
+ * later where a thread waits, or a moment later where none does. `slots`: those that the peer
+ * writes, all that can be owed. */
 #define WIRE_OWE_NS 25000
 dp_status_t ofi_wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots);
 /* Sends what is owed since that time or longer. Under the lock. */
 void ofi_wire_pay(dp_comm_t *comm, int64_t before_ns);
 /* Waits on a bell or an op. The message of a failure is about `what`. */
 dp_status_t ofi_wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
-/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and
- * that is to reach the user as it is. */
+/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the
+ * job's first cause, and that is to reach the user as it is. */
 bool ofi_wire_is_news(const dp_comm_t *comm, dp_status_t status);
 void ofi_op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, unsigned char *bounce);
 /* The bell of ours with this number in round `round`. */
@@ -320,7 +330,8 @@ static inline uint32_t bell_name(uint32_t round, uint32_t bell)
 }
 
 /* completions.c */
-/* Reads completions that are there; false when there are none. Under the lock; who calls it nudges the driver. */
+/* Reads completions that are there; false when there are none. Under the lock; who calls it nudges
+ * the driver. */
 bool ofi_progress_look(dp_comm_t *comm);
 /* Ends every wait with this; the first one counts. Under the lock. */
 void ofi_progress_poison(dp_comm_t *comm, dp_status_t status, const char *text);
@@ -337,7 +348,8 @@ void ofi_progress_stop(dp_comm_t *comm);
 /* join.c */
 dp_status_t ofi_join_group(dp_comm_t *comm);
 dp_status_t ofi_join_start(dp_comm_t *comm);
-/* Where `rank` has the area that `expected` describes, in this round; DP_ERR_MISMATCH says what differs. */
+/* Where `rank` has the area that `expected` describes, in this round; DP_ERR_MISMATCH says what
+ * differs. */
 dp_status_t ofi_join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
                           place_t *place_out);
 void ofi_join_free_region(dp_comm_t *comm, region_t *region);

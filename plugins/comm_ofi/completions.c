@@ -1,13 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * completions.c: reading completions, ringing bells; and the end of all waits when a way is lost. */
+ * completions.c: reading completions, ringing bells; and the end of all waits when a way is
+ * lost. */
 #include "comm_ofi.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define ENTRIES 16
-/* A way that is lost is most often a rank that died: the job hears of that by itself, and knows more. */
+/* A way that is lost is most often a rank that died: the job hears of that by itself, and knows
+ * more. */
 #define GRACE_NS (3 * 1000000000ll)
 /* Bells and ops that have ended because all is over count further than any wait goes. */
 #define POISON (1u << 30)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * exchange.c: all-to-all-v: every rank puts its counts and exactly those rows into the others' slots. */
+ * exchange.c: all-to-all-v: every rank puts its counts and exactly those rows into the others'
+ * slots. */
 #include "comm_ofi.h"
 
 #include <stdio.h>
@@ -14,8 +15,8 @@ typedef struct round {
     uint32_t number;
 } round_t;
 
-/* Bells: credits by rank, heads by slot and rank, rows by slot and rank. Parts of AREA_ROWS: a line that takes credits,
- * heads[slots][n], rows[slots][n][capacity]. */
+/* Bells: credits by rank, heads by slot and rank, rows by slot and rank. Parts of AREA_ROWS: a line
+ * that takes credits, heads[slots][n], rows[slots][n][capacity]. */
 static size_t ranks_of(const dp_exchange_t *x)
 {
     return (size_t)x->comm->nranks;
@@ -323,7 +324,8 @@ static dp_status_t lend(const round_t *r, void **desc_out)
     return DP_OK;
 }
 
-/* Each rank begins with its right neighbour and ends with itself, so that they do not all write to one at a time. */
+/* Each rank begins with its right neighbour and ends with itself, so that they do not all write to
+ * one at a time. */
 static dp_status_t run_exchange(void *arg)
 {
     const round_t *r = arg;

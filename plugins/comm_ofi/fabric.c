@@ -23,7 +23,8 @@
 #define DEBUG_STAGE   "ofi.stage"
 #define TRIAL_BYTES   4096
 
-/* Not taken unless named: they end at this host, are there for debugging, or are not kept up any more. */
+/* Not taken unless named: they end at this host, are there for debugging, or are not kept up any
+ * more. */
 static const char *const passed_over[] = {"shm", "sm2", "sockets", "udp", "net", "ofi_rxd"};
 
 static const char *setting(const char *name)
@@ -346,9 +347,10 @@ static void name_host(char text[128])
         snprintf(text + strlen(text), 64, " %s", space);
 }
 
-/* When a connection ends, tcp reports an injected write that has not left yet, and a write with completion data that
- * has come in part, as errors without a context. ofi_rxm looks into the context all the same, and the process dies
- * (libfabric 1.17; 2.1 has the same lines). So nothing is injected there, and what rings carries little. */
+/* When a connection ends, tcp reports an injected write that has not left yet, and a write with
+ * completion data that has come in part, as errors without a context. ofi_rxm looks into the
+ * context all the same, and the process dies (libfabric 1.17; 2.1 has the same lines). So nothing
+ * is injected there, and what rings carries little. */
 static void choose_sizes(wire_t *w)
 {
     bool careful = strcmp(w->info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0;

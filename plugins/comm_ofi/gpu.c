@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu.c: host functions in the order of CUDA streams that may wait for other ranks, which the driver's own
- * (cuLaunchHostFunc) may not: they share a thread. Ours only says that the stream has come to function n of a queue; a
- * thread of ours runs it, while the stream waits for the word that the thread writes behind it. A queue belongs to what
- * it works for, not to a stream: an end of a channel, say, whose sends come one after the other on whatever streams. */
+ * gpu.c: host functions in the order of CUDA streams that may wait for other ranks, which the
+ * driver's own (cuLaunchHostFunc) may not: they share a thread. Ours only says that the stream has
+ * come to function n of a queue; a thread of ours runs it, while the stream waits for the word that
+ * the thread writes behind it. A queue belongs to what it works for, not to a stream: an end of a
+ * channel, say, whose sends come one after the other on whatever streams. */
 #include "gpu.h"
 
 #include "plugins/comm/calls.h"
@@ -143,7 +144,8 @@ static void *run_worker(void *arg)
             run_all(queue);
     }
     for (gpu_queue_t *queue = queues_of(worker); queue != NULL; queue = queue->next)
-        release_waits(queue, queue->room.value + FAR_AHEAD); /* the job is over, or the stream is idle */
+        /* the job is over, or the stream is idle */
+        release_waits(queue, queue->room.value + FAR_AHEAD);
     return NULL;
 }
 
@@ -213,7 +215,8 @@ static int attribute(const gpu_t *gpu, CUdevice_attribute which)
     return gpu->cu->cuDeviceGetAttribute(&value, which, gpu->ordinal) == CUDA_SUCCESS ? value : 0;
 }
 
-/* Either the device keeps the order of what comes from outside, or a stream's wait flushes what came before. */
+/* Either the device keeps the order of what comes from outside, or a stream's wait flushes what
+ * came before. */
 bool ofi_gpu_sees_writes(gpu_t *gpu)
 {
     if (attribute(gpu, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu_none.c: gpu.h where this was built without CUDA: gpu_open is never called, and so the others are not. */
+ * gpu_none.c: gpu.h where this was built without CUDA: gpu_open is never called, and so the others
+ * are not. */
 #include "gpu.h"
 
 static dp_status_t nothing(void)

@@ -25,7 +25,8 @@ static size_t page_up(size_t bytes)
     return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
-/* First what peers write, then what is ours alone. Returns all bytes, 0 when they are beyond reason. */
+/* First what peers write, then what is ours alone. Returns all bytes, 0 when they are beyond
+ * reason. */
 static size_t lay_out_areas(joining_t *j)
 {
     size_t at = 0;
@@ -234,7 +235,8 @@ static dp_status_t begin_joining(joining_t *j, dp_comm_t *comm, uint32_t count)
     return DP_OK;
 }
 
-/* Makes our region, tells the others of it and hears of theirs. Of our own rank the view is there as well. */
+/* Makes our region, tells the others of it and hears of theirs. Of our own rank the view is there
+ * as well. */
 static dp_status_t show_region(joining_t *j)
 {
     dp_comm_t *comm = j->comm;

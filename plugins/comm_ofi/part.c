@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * part.c: what a channel's end and an exchange have on a device whose memory is out of the host's reach. */
+ * part.c: what a channel's end and an exchange have on a device whose memory is out of the host's
+ * reach. */
 #include "comm_ofi.h"
 
 #include <string.h>
@@ -56,7 +57,8 @@ dp_status_t ofi_part_lend(dp_comm_t *comm, part_t *part, const void *data, void 
         }
     pthread_mutex_lock(&comm->wire.lock);
     if (lent->mr != NULL)
-        (void)fi_close(&lent->mr->fid); /* nothing is on its way out of it: who sends waits for that */
+        /* nothing is on its way out of it: who sends waits for that */
+        (void)fi_close(&lent->mr->fid);
     memset(lent, 0, sizeof(*lent));
     status = ofi_fabric_register_device(comm, (void *)(uintptr_t)now.base, now.bytes, FI_WRITE, &now.mr);
     pthread_mutex_unlock(&comm->wire.lock);

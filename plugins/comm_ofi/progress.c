@@ -2,10 +2,11 @@
  * SPDX-License-Identifier: MIT
  * progress.c: who looks at the completions, and sleeps until there are some.
  *
- * One does at a time. A thread that waits does it for all who wait (it *drives*): what it waits for reaches it without
- * another thread in between. It looks for some microseconds, then sleeps on the provider's descriptor. Others that wait
- * meanwhile sleep on their signals. While nobody drives, a thread of the instance sleeps on the descriptor, so that
- * data arrive while all compute; it keeps away from threads that drive, for a while after they have left as well. */
+ * One does at a time. A thread that waits does it for all who wait (it *drives*): what it waits for
+ * reaches it without another thread in between. It looks for some microseconds, then sleeps on the
+ * provider's descriptor. Others that wait meanwhile sleep on their signals. While nobody drives, a
+ * thread of the instance sleeps on the descriptor, so that data arrive while all compute; it keeps
+ * away from threads that drive, for a while after they have left as well. */
 #include "comm_ofi.h"
 
 #include <errno.h>
@@ -17,10 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LONG_NS  (200 * 1000000ll)
-#define SLICE_NS (50 * 1000000ll) /* the longest sleep of a waiting thread without a look at the job's state */
-/* How long a wait looks before it sleeps: some round trips, as a sleep doubles one. Only while nobody else wants the
- * core, which a yield tells that takes as long as some other thread's work. */
+#define LONG_NS (200 * 1000000ll)
+/* the longest sleep of a waiting thread without a look at the job's state */
+#define SLICE_NS (50 * 1000000ll)
+/* How long a wait looks before it sleeps: some round trips, as a sleep doubles one. Only while
+ * nobody else wants the core, which a yield tells that takes as long as some other thread's
+ * work. */
 #define SPIN_NS     150000
 #define YIELD_NS    25000
 #define CROWDED_MAX 256

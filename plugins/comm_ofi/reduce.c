@@ -2,13 +2,17 @@
  * SPDX-License-Identifier: MIT
  * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather by puts.
  *
- * all_reduce works in pieces, numbered q over the life of the instance, with two buffers for each purpose:
- *   stage q     our data of piece q, cut into slices --> in[q % 2][us] of the rank that sums the slice
- *   sum q       in[q % 2] of all ranks, added in rank order --> mine[q % 2] --> out[q % 2][us] of all ranks
+ * all_reduce works in pieces, numbered q over the life of the instance, with two buffers for each
+ * purpose:
+ *   stage q     our data of piece q, cut into slices --> in[q % 2][us] of the rank that sums the
+ *               slice
+ *   sum q       in[q % 2] of all ranks, added in rank order --> mine[q % 2] --> out[q % 2][us] of
+ *               all ranks
  *   gather q    out[q % 2] of all ranks --> our data
- * in the order stage q+1, sum q, gather q. in[q % 2][us] of rank r is free for q + 2 because gather q has seen r's sum
- * of q, which read it; out[q % 2][us] of r is free for q + 2 because sum q+2 has seen r's stage q+2, which r does after
- * its gather q. The n-th ring of a buffer's bell is its n-th piece. */
+ * in the order stage q+1, sum q, gather q. in[q % 2][us] of rank r is free for q + 2 because gather
+ * q has seen r's sum of q, which read it; out[q % 2][us] of r is free for q + 2 because sum q+2 has
+ * seen r's stage q+2, which r does after its gather q. The n-th ring of a buffer's bell is its n-th
+ * piece. */
 #include "comm_ofi.h"
 
 #include "plugins/comm/sums.h"
@@ -43,8 +47,9 @@ static size_t cell_bytes(const dp_comm_t *comm)
     return CACHE_LINE + comm_round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
 }
 
-/* Bells: hello by rank, meetings by round, in by buffer and rank, out likewise. Memory: a line for hello and meetings,
- * cells of in and out. What is ours alone: ops for hello and meetings, staging and sums, cells of mine and bounces. */
+/* Bells: hello by rank, meetings by round, in by buffer and rank, out likewise. Memory: a line for
+ * hello and meetings, cells of in and out. What is ours alone: ops for hello and meetings, staging
+ * and sums, cells of mine and bounces. */
 typedef enum purpose { PURPOSE_IN = 0, PURPOSE_OUT = 1 } purpose_t;
 
 static uint32_t cell_number(const dp_comm_t *comm, purpose_t purpose, uint32_t q, int32_t rank)
@@ -92,8 +97,8 @@ area_t ofi_base_area(const dp_comm_t *comm)
     return area;
 }
 
-/* Cells of ours: two where the slice that we sum comes together, one for what we add to it where that is on the device,
- * bounces. */
+/* Cells of ours: two where the slice that we sum comes together, one for what we add to it where
+ * that is on the device, bounces. */
 static unsigned char *mine(const dp_comm_t *comm, uint32_t q)
 {
     return (unsigned char *)op_of(comm, PURPOSE_OUT, 1, comm->nranks) + q % 2 * cell_bytes(comm);
@@ -121,7 +126,8 @@ static bell_t *bell_of(const dp_comm_t *comm, uint32_t bell)
 
 /* ---- meetings ---- */
 
-/* News without data. It is finished only when it has arrived: behind the last meeting the endpoints are closed. */
+/* News without data. It is finished only when it has arrived: behind the last meeting the endpoints
+ * are closed. */
 static dp_status_t ring_at(dp_comm_t *comm, int32_t to, uint32_t bell)
 {
     const place_t *far = &comm->bases[to];

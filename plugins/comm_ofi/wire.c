@@ -76,8 +76,8 @@ static ssize_t write_message(posting_t *p, struct fi_msg_rma *msg, ticket_t *tic
     return error;
 }
 
-/* Nothing is posted between data and what rings behind them, so this waits for room itself, with the lock, as long as
- * any wait of the job. */
+/* Nothing is posted between data and what rings behind them, so this waits for room itself, with
+ * the lock, as long as any wait of the job. */
 static ssize_t ring_behind(posting_t *p, struct fi_msg_rma *msg, ticket_t *ticket, uint64_t flags)
 {
     const dp_host_t *host = p->comm->host;
@@ -98,13 +98,14 @@ static ssize_t ring_behind(posting_t *p, struct fi_msg_rma *msg, ticket_t *ticke
     return error;
 }
 
-/* Where a write is too large to ring, a write of nothing behind it does: they keep their order on one way. Later that
- * one might go another way, on which nobody knows whether the data came. */
+/* Where a write is too large to ring, a write of nothing behind it does: they keep their order on
+ * one way. Later that one might go another way, on which nobody knows whether the data came. */
 static ssize_t write_one(posting_t *p, const struct iovec *iov, size_t iovs, const struct fi_rma_iov *rma, size_t rmas,
                          uint32_t bell)
 {
     wire_t *w = &p->comm->wire;
-    bool lent = p->put->desc != NULL && iov->iov_base == p->data; /* then head and data are two writes */
+    /* then head and data are two writes */
+    bool lent = p->put->desc != NULL && iov->iov_base == p->data;
     void *desc[2] = {lent ? p->put->desc : p->op->desc, p->op->desc};
     struct fi_msg_rma msg = {
         .msg_iov = iov,
@@ -199,7 +200,8 @@ static void take_along(const posting_t *p)
     settle_ops(at);
 }
 
-/* DP_PENDING while the provider has no room. A failure that is final comes with the completions, or here. */
+/* DP_PENDING while the provider has no room. A failure that is final comes with the completions, or
+ * here. */
 static dp_status_t post(void *arg)
 {
     posting_t *p = arg;
@@ -223,7 +225,8 @@ static dp_status_t post(void *arg)
     pthread_mutex_unlock(&w->lock);
     if (is_poisoned(comm))
         return verdict(comm);
-    return p->writes == 0 ? DP_OK : DP_PENDING; /* once it is dead for good, the job's end or its limit ends this */
+    /* once it is dead for good, the job's end or its limit ends this */
+    return p->writes == 0 ? DP_OK : DP_PENDING;
 }
 
 dp_status_t ofi_wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
@@ -263,8 +266,8 @@ void ofi_wire_pay(dp_comm_t *comm, int64_t before_ns)
     }
 }
 
-/* While threads of ours wait all the time, a credit need not stand in the way of what this stream sends next. A sender
- * that has no slot left is not kept waiting. */
+/* While threads of ours wait all the time, a credit need not stand in the way of what this stream
+ * sends next. A sender that has no slot left is not kept waiting. */
 dp_status_t ofi_wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots)
 {
     wire_t *w = &comm->wire;

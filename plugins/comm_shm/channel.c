@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
+ * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back
+ * as a credit. */
 #include "comm_shm.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_shm.c: ranks of one host over shared memory: the table of dp.comm/1, joining, connecting, waiting and the
- * end. */
+ * comm_shm.c: ranks of one host over shared memory: the table of dp.comm/1, joining, connecting,
+ * waiting and the end. */
 #include "comm_shm.h"
 
 #include <stdio.h>
@@ -85,8 +85,8 @@ static dp_status_t joining_begin(joining_t *j, dp_comm_t *comm, uint32_t count)
     return DP_OK;
 }
 
-/* Holds on to all mappings, whatever happened: peers may still be comparing what they want with what we have. When all
- * is well the ranks meet, and our descriptor has served. */
+/* Holds on to all mappings, whatever happened: peers may still be comparing what they want with
+ * what we have. When all is well the ranks meet, and our descriptor has served. */
 static dp_status_t joining_end(joining_t *j, dp_status_t status)
 {
     dp_comm_t *comm = j->comm;

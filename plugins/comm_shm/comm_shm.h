@@ -2,14 +2,17 @@
  * SPDX-License-Identifier: MIT
  * comm_shm.h: the objects of the shared-memory transport.
  *
- * Every rank owns segments (one from open, one from each start) that its peers have mapped. A segment begins with a
- * directory of areas; a peer finds an area by kind, id and rank, and believes nothing of it before it has checked it.
- * Each side waits on counters in its own memory, the peer posts them:
+ * Every rank owns segments (one from open, one from each start) that its peers have mapped. A
+ * segment begins with a directory of areas; a peer finds an area by kind, id and rank, and believes
+ * nothing of it before it has checked it. Each side waits on counters in its own memory, the peer
+ * posts them:
  *
  *   AREA_BASE     meetings, staging of sums
- *   AREA_SLOTS    receiving end of a channel: K slots of head and data, each with its own `published`
+ *   AREA_SLOTS    receiving end of a channel: K slots of head and data, each with its own
+ *                 `published`
  *   AREA_CREDIT   sending end of a channel: `credit`
- *   AREA_ROWS     an exchange: credit by peer, heads (with `published`) and rows by slot and peer */
+ *   AREA_ROWS     an exchange: credit by peer, heads (with `published`) and rows by slot and
+ * peer */
 #ifndef COMM_SHM_H
 #define COMM_SHM_H
 
@@ -97,7 +100,8 @@ struct dp_channel_end {
     size_t stride, data_offset; /* of slots; of the data in one */
     unsigned char *slots;       /* of the receiver */
     dp_signal_t *credit;
-    uint32_t credit_seen;     /* the sending stream's: spares it the line that the receiver writes */
+    /* the sending stream's: spares it the line that the receiver writes */
+    uint32_t credit_seen;
     uint64_t count, released; /* messages enqueued, slots given back */
 };
 
@@ -118,13 +122,14 @@ struct dp_exchange {
 /* comm_shm.c */
 /* Waits on memory of ours. The message of a failure is the host's, about `what`. */
 dp_status_t shm_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
-/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and
- * that is to reach the user as it is. */
+/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the
+ * job's first cause, and that is to reach the user as it is. */
 static inline bool shm_is_news(dp_status_t status)
 {
     return status == DP_ERR_TIMEOUT;
 }
-/* Where `rank` has the area that `expected` describes, in this round; DP_ERR_MISMATCH says what differs. */
+/* Where `rank` has the area that `expected` describes, in this round; DP_ERR_MISMATCH says what
+ * differs. */
 dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
                      unsigned char **at_out);
 

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * exchange.c: all-to-all-v: every rank puts its rows straight into the others' slots, counts in front. */
+ * exchange.c: all-to-all-v: every rank puts its rows straight into the others' slots, counts in
+ * front. */
 #include "comm_shm.h"
 
 #include <stdio.h>
@@ -183,7 +184,8 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
     return DP_OK;
 }
 
-/* Each rank begins with its right neighbour and ends with itself, so that they do not all write to one at a time. */
+/* Each rank begins with its right neighbour and ends with itself, so that they do not all write to
+ * one at a time. */
 static dp_status_t run_exchange(void *arg)
 {
     const round_t *r = arg;

@@ -1,16 +1,18 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather over shared staging, or either of the two alone.
+ * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather over shared staging, or
+ * either of the two alone.
  *
- * Sums work in pieces, numbered q over the life of the instance, with two buffers for each purpose. Of a piece each
- * rank sums, or gives, a slice:
- *   stage q     our data of piece q --> our in[q % 2]                                   post staged >= q + 1 at all
- *   sum q       all ranks' in[q % 2], our slice of it, added in rank order --> out[q % 2]  post summed >= q + 1 at all
+ * Sums work in pieces, numbered q over the life of the instance, with two buffers for each purpose.
+ * Of a piece each rank sums, or gives, a slice:
+ *   stage q     our data of piece q --> our in[q % 2] post staged >= q + 1 at all
+ *   sum q       all ranks' in[q % 2], our slice of it, added in rank order --> out[q % 2] post
+ *               summed >= q + 1 at all
  *   gather q    all ranks' out[q % 2] --> our data
- * in the order stage q+1, sum q, gather q. in[q % 2] is free for q + 2 because gather q has seen all sums of q, which
- * read it; out[q % 2] is free for q + 2 because sum q+2 has seen all stage q+2, which every rank does after its gather
- * q. So reduce_scatter, which gathers nothing, and all_gather, which stages nothing and sums nothing, post and hear the
- * same. */
+ * in the order stage q+1, sum q, gather q. in[q % 2] is free for q + 2 because gather q has seen
+ * all sums of q, which read it; out[q % 2] is free for q + 2 because sum q+2 has seen all stage
+ * q+2, which every rank does after its gather q. So reduce_scatter, which gathers nothing, and
+ * all_gather, which stages nothing and sums nothing, post and hear the same. */
 #include "comm_shm.h"
 
 #include "plugins/comm/sums.h"
@@ -34,9 +36,10 @@ typedef struct reduce_head {
 typedef struct reduction {
     dp_comm_t *comm;
     unsigned char *data;
-    const size_t *bounds; /* [nranks + 1] parts of ranks, elements; NULL: each has its slice of each piece */
-    size_t count, width;  /* elements: of all, of the largest slice */
-    uint64_t parts;       /* digest of bounds */
+    /* [nranks + 1] parts of ranks, elements; NULL: each has its slice of each piece */
+    const size_t *bounds;
+    size_t count, width; /* elements: of all, of the largest slice */
+    uint64_t parts;      /* digest of bounds */
     uint32_t number;
     dp_dtype_t dtype;
     kind_t kind;

@@ -1,9 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * segment.c: memory that ranks of one host share: made, announced, found, checked and let go, without a name anywhere.
+ * segment.c: memory that ranks of one host share: made, announced, found, checked and let go,
+ * without a name anywhere.
  *
- * The exporter maps [a private page][the segment]; ranks of the same process use that mapping, and the private page
- * counts them: the last one to let go unmaps, whatever the order in which ranks end. */
+ * The exporter maps [a private page][the segment]; ranks of the same process use that mapping, and
+ * the private page counts them: the last one to let go unmaps, whatever the order in which ranks
+ * end. */
 #include "comm_shm.h"
 
 #include <errno.h>
@@ -25,8 +27,8 @@ typedef struct head {
     uint32_t areas;
 } head_t;
 
-/* Between a look at a mapping of this process and counting ourselves among its users nobody may unmap it: a rank whose
- * open fails lets go while others are on their way to it. */
+/* Between a look at a mapping of this process and counting ourselves among its users nobody may
+ * unmap it: a rank whose open fails lets go while others are on their way to it. */
 static pthread_mutex_t mappings = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t page_bytes(void)
@@ -240,7 +242,8 @@ static dp_status_t join_mapping(dp_comm_t *comm, int32_t rank, const segment_rec
     return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces memory that is not there", comm->world[rank]);
 }
 
-/* Opens the memory of another process, of the size it claims and sealed, so that it cannot shrink under us. */
+/* Opens the memory of another process, of the size it claims and sealed, so that it cannot shrink
+ * under us. */
 static dp_status_t map_foreign(dp_comm_t *comm, int32_t rank, const segment_record_t *record, segment_t *segment_out)
 {
     const dp_host_t *host = comm->host;

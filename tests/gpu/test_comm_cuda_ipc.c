@@ -294,7 +294,7 @@ static void a_kernel_has_a_deadline(conform_t *t)
         status = rest(&rig);
         EXPECT(t, status == DP_ERR_TIMEOUT && strstr(conform_last_error(), "kernel waited") != NULL, "%s: %s",
                dp_status_name(status), conform_last_error());
-    } else { /* a meeting has the same limit */
+    } else { /* a gathering has the same limit */
         usleep((useconds_t)(conform_scaled_ns(3) / 1000));
     }
     EXPECT(t, conform_meet(t), "the other rank failed");

@@ -107,7 +107,7 @@ if [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] && [ -x "$train" ]; then
     # shellcheck disable=SC2086
     begin apart -x OPENBLAS_NUM_THREADS -- "$train" $model --comm shm
     expect_end 1 30 '1 2 3'
-    require err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0 (one kernel, but PID namespaces'
+    require err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0 (one kernel, but separate PID namespaces'
 else
     echo "training over hosts is not tried: this build has no comm_ofi"
 fi

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_width.sh: comments of C and CUDA sources and the lines of pages end at column 100. Code may be wider; so may
-# tables, code blocks and addresses in pages. width_allowed.txt lists files that are not wrapped yet, for as long as
-# there are any; check_width.sh --prune takes out those that are.
+# tables, code blocks and addresses in pages. While files are being wrapped, width_allowed.txt lists
+# those that are not yet; check_width.sh --prune takes out those that are.
 #   check_width.sh FILE...   prints their wide lines
 set -eu
 

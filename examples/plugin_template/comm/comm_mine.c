@@ -16,12 +16,14 @@
  *                 compare
  *   AREA_ROWS     an exchange: freed, heads by slot and sender, rows by slot and sender
  *
- * One-sided: a send needs no help of the receiver as long as there is a free slot. Ranks of a job trust each other.
+ * One-sided: a send needs no help of the receiver as long as there is a free slot. Ranks of a job
+ * trust each other.
  *
- * Over a runtime that makes progress only when it is asked (UCX, say) add a thread in open that asks it until close:
- * nobody waits in poll while all compute. What that thread finds wrong, a lost peer as well, it tells by
- * host->abort_job(host, DP_ERR_PEER, why), which returns the job's own cause where there is one and ends every wait.
- * "auto" takes this transport before the library's own where the descriptor below has a preference over 500. */
+ * Over a runtime that makes progress only when it is asked (UCX, say) add a thread in open that
+ * asks it until close: nobody waits in poll while all compute. What that thread finds wrong, a lost
+ * peer as well, it tells by host->abort_job(host, DP_ERR_PEER, why), which returns the job's own
+ * cause where there is one and ends every wait. "auto" takes this transport before the library's
+ * own where the descriptor below has a preference over 500. */
 #define _GNU_SOURCE /* memfd_create */
 #include <dualpipe/comm.h>
 

@@ -180,9 +180,9 @@ struct dp_comm_vt {
     uint32_t struct_size;
     uint32_t caps; /* of every instance, unless instance_caps says otherwise */
 
-    /** Joins the group, and connects what all_reduce needs: reductions are legal before `start`. nranks 1
-     *  is legal. When it fails on one rank, that rank gets a message at once; the others get theirs
-     *  when the job is aborted or its limit has passed. [collective] [blocks] */
+    /** Joins the group, and connects what all_reduce needs: reductions are legal before `start`.
+     *  nranks 1 is legal. When it fails on one rank, that rank gets a message at once; the others
+     *  get theirs when the job is aborted or its limit has passed. [collective] [blocks] */
     dp_status_t (*open)(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out);
     /** Orderly end when the job is healthy ([collective]: nobody frees what others still use), at
      *  once when it is aborted. What was enqueued has been waited for by the host. Ends and
