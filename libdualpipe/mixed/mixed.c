@@ -3,12 +3,12 @@
  * mixed.c: see mixed.h: the tables, opening and closing, channels. */
 #include "base/do.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "base/sized.h"
 #include "mixed/parts.h"
 
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- opening ---- */
@@ -386,7 +386,7 @@ dp_status_t dp__mixed_table(const dp_comm_vt_t *near, const dp_comm_vt_t *far, c
     pthread_mutex_lock(&pairs.mutex);
     for (pair = pairs.first; pair != NULL && (pair->near != near || pair->far != far);)
         pair = pair->next;
-    if (pair == NULL && (pair = calloc(1, sizeof(*pair))) != NULL) {
+    if (pair == NULL && (pair = dp__calloc(1, sizeof(*pair))) != NULL) {
         pair->near = near;
         pair->far = far;
         fill_table(pair);
