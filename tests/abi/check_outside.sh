@@ -76,11 +76,10 @@ train() { # NAME OPTIONS...: two pipeline ranks by two expert ranks, as processe
     quietly "train_moe $*" timeout $((60 * scale)) dualpipe run -n 4 -- "$train_moe" $small --ep 2 --losses "$work/losses_$name" "$@" || :
 }
 train tree --device cpu --comm shm --attention cpu --moe cpu
-for kind in device comm ep; do # the contract says every bit
+for kind in device comm; do # the contract says every bit
     case $kind in
     device) train $kind --device mine --comm shm --attention cpu --moe cpu ;;
     comm) train $kind --comm mine ;;
-    ep) train $kind --ep-plugin mine ;;
     esac
     cmp -s "$work/losses_tree" "$work/losses_$kind" || complain "${kind}_mine: other losses than those of the tree's plugin"
 done

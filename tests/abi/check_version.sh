@@ -21,6 +21,9 @@ says CMake "\"$version\"" "$DP_TEST_BUILDDIR/dualpipe-config-version.cmake"
 "$DP_TEST_BUILDDIR/dualpipe" --version >"${TMPDIR:-/tmp}/dualpipe-version-$$"
 says "dualpipe --version" "$version" "${TMPDIR:-/tmp}/dualpipe-version-$$"
 rm -f "${TMPDIR:-/tmp}/dualpipe-version-$$"
+for example in examples/*/CMakeLists.txt; do
+    says "an example of CMake" "find_package\(dualpipe ${version%.*} " "$example"
+done
 for plugin in $(grep -l 'DP_PLUGIN_DEFINE' plugins/*/*.c apps/*/*.c apps/*/*/*.c 2>/dev/null); do
     says "a plugin" '\.version = DP_VERSION,' "$plugin"
 done
