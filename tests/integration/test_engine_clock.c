@@ -352,7 +352,9 @@ static void open_rank(rank_t *rank, world_t *w, int32_t r)
 static void *run_rank(void *arg)
 {
     rank_t *rank = arg;
-    dp_step_t step = {.struct_size = sizeof(step), .forward_only = rank->world->schedule->forward_only};
+    dp_step_t step = {.struct_size = sizeof(step),
+                      .forward_only = rank->world->schedule->forward_only,
+                      .microbatches = rank->world->schedule->microbatches};
 
     pthread_setspecific(bundle_key, rank->pipeline.programs.bundled ? &rank->comm : NULL);
     ok(dp__step_put(&rank->pipeline, &rank->pipeline.plans.training, &step));
