@@ -147,7 +147,7 @@ START_TEST(what_the_symbols_tell_is_judged_before_any_code_runs)
     } cases[] = {
         {"mock_major", "this library needs major 2"},
         {"mock_exporting", "has a separate dp_mock_helper"},
-        {"mock_linked", "has a dp_fail"},
+        {"mock_linked", "has a separate dp_fail"},
         {"mock_linked", "Leave libdualpipe out of its link, use DP_FAIL(host, ...)"},
     };
 
