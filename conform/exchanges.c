@@ -66,7 +66,9 @@ static dp_status_t open_threaded_exchange(dp_comm_t *comm, const dp_exchange_con
         REFUSE(comm, DP_ERR_INVALID, "an exchange of %u rows and %u slots", config->capacity_rows, config->slots);
     memset(e, 0, sizeof(*e));
     e->comm = comm;
-    (void)dp_sized_take(&e->config, sizeof(e->config), config);
+    if (dp_sized_take(&e->config, sizeof(e->config), config) != 0)
+        REFUSE(comm, DP_ERR_UNSUPPORTED, "exchange %u: dp_exchange_config_t asks for what the kit does not know",
+               config->id);
     e->slots = config->slots != 0 ? config->slots : 2;
     for (uint32_t i = 0; i < e->slots; i++)
         if (!conform_area_open(comm->lab, &e->rows[i], "the rows that were received", DP_F32,
