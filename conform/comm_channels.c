@@ -74,7 +74,7 @@ static void a_bundle_takes_several_channels(conform_t *t)
 
     if (!conform_rig_open(&rig, t, "bundles", 0))
         return;
-    for (uint32_t i = 0; i < 3; i++) { /* each side opens them in an order of its own */
+    for (uint32_t i = 0; i < 3; i++) { /* each side opens them in another order */
         uint32_t c = t->rank == 0 ? i : 2 - i;
 
         EXPECT_OK(t, conform_line_open(&rig, c, 1 - t->rank, t->rank == 0, 2, sizes[c], &lines[c]));
@@ -160,6 +160,46 @@ static void credits_are_the_slots(conform_t *t)
 
 /* All slots hold messages; slot 0 is read slowly, and released behind that on another stream than
  * the next receive's. */
+static void await_flag(conform_t *t, int flag)
+{
+    while (!conform_raised(t, flag) && dp_group_health(t->group) == DP_OK)
+        conform_nap_ms(1);
+}
+
+/* Messages larger than what a runtime buffers: a rank that waits for a flag calls nothing, and what
+ * was put on its streams and its peer's goes on all the same. The second round needs the credits of
+ * the first. */
+static void progress_needs_no_caller(conform_t *t)
+{
+    enum { SLOTS = 2, BYTES = 8 << 20 };
+    line_t line;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "progress", 0))
+        return;
+    if (rig.matched) {
+        conform_skip(t, "the backend is not one-sided");
+        conform_rig_close(&rig);
+        return;
+    }
+    EXPECT_OK(t, conform_line_open(&rig, 0, 1 - t->rank, t->rank == 0, SLOTS, BYTES, &line));
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    for (int round = 0; round < 2; round++) {
+        if (t->rank == 1)
+            await_flag(t, 2 * round);
+        for (uint32_t i = 0; i < SLOTS; i++)
+            EXPECT_OK(t, t->rank == 0 ? conform_send_message(&line, (uint32_t)round * SLOTS + i, BYTES)
+                                      : conform_receive_message(&line, (uint32_t)round * SLOTS + i, BYTES));
+        EXPECT_STATUS(t, conform_synchronize_all(&rig), DP_OK, "%s two messages of 8 MiB while rank %d calls nothing",
+                      t->rank == 0 ? "sending" : "receiving", 1 - t->rank);
+        conform_raise(t, 2 * round + t->rank);
+        if (t->rank == 0)
+            await_flag(t, 2 * round + 1);
+    }
+    EXPECT_RIGHT(t, rig, "large messages of ranks that call nothing");
+    conform_rig_close(&rig);
+}
+
 static void a_slot_is_kept_until_its_release_runs(conform_t *t)
 {
     enum { BYTES = 4096, SLOTS = 2, ROUNDS = 4 };
@@ -518,7 +558,7 @@ static void unlike_ends(conform_t *t, uint32_t slots, size_t bytes, bool both)
     conform_forget_error();
     status = rig.vt->start(rig.comm);
     EXPECT(t, status == DP_ERR_MISMATCH || (status < 0 && (conform_raised(t, 0) || conform_raised(t, 1))),
-           "start with %s has to come to DP_ERR_MISMATCH on a rank that sees it, it came to %s: %s",
+           "start with %s has to return DP_ERR_MISMATCH on a rank that sees it, it returned %s: %s",
            both ? "ends of a channel that differ" : "an end whose peer has opened none", dp_status_name(status),
            conform_last_error());
     if (status == DP_ERR_MISMATCH && !conform_raised(t, 1 - t->rank)) {
@@ -587,9 +627,12 @@ const conform_case_t conform_comm_channels[] = {
     {CONFORM_CASE(every_rank_talks_to_every_other, 4,
                   "Channels of one id between all ordered pairs of ranks do not mix.")},
     {CONFORM_CASE(a_bundle_takes_several_channels, 2,
-                  "Messages of several channels of one peer and direction travel in one bundle.")},
+                  "One bundle takes messages of several channels of one peer and direction.")},
     {CONFORM_CASE(credits_are_the_slots, 2,
                   "One-sided: K messages leave without the receiver, message K + 1 waits until slot 0 was released.")},
+    {CONFORM_CASE(progress_needs_no_caller, 2,
+                  "One-sided: large messages arrive, and slots are free again, while the other side calls nothing."),
+     .hang_seconds = 8},
     {CONFORM_CASE(a_slot_is_kept_until_its_release_runs, 2,
                   "A slot is not written again before its release has run, on whatever stream that was enqueued."),
      .hang_seconds = 5},
@@ -611,11 +654,11 @@ const conform_case_t conform_comm_channels[] = {
     {CONFORM_CASE(releases_out_of_order_are_refused, 2,
                   "Slots are released in order, each once: else DP_ERR_INVALID.")},
     {CONFORM_CASE(ends_with_other_slots_do_not_connect, 2,
-                  "Ends with other slots: start comes to DP_ERR_MISMATCH and names the channel.")},
+                  "Ends with other slots: start returns DP_ERR_MISMATCH and names the channel.")},
     {CONFORM_CASE(ends_with_other_sizes_do_not_connect, 2,
-                  "Ends with other slot sizes: start comes to DP_ERR_MISMATCH and names the channel.")},
+                  "Ends with other slot sizes: start returns DP_ERR_MISMATCH and names the channel.")},
     {CONFORM_CASE(an_end_alone_does_not_connect, 2,
-                  "An end whose peer has opened none: start comes to DP_ERR_MISMATCH and names the channel.")},
+                  "An end whose peer has opened none: start returns DP_ERR_MISMATCH and names the channel.")},
     {CONFORM_CASE(start_connects_what_is_new, 2,
                   "start may be called again after more was opened; memory_bytes counts the slots it set up.")},
     {0},

@@ -333,18 +333,22 @@ static dp_ep_io_t io_of(const batch_t *b, int call)
     return io;
 }
 
-/* The call itself, whatever it comes to. */
+/* The call itself, whatever it returns. */
 static dp_status_t call_with(const batch_t *b, int call, const dp_ep_io_t *given)
 {
     const dp_ep_vt_t *vt = b->in->vt;
     dp_status_t (*const calls[CALLS])(dp_ep_t *, const dp_ep_io_t *, dp_stream_t *) = {
         vt->dispatch, vt->combine, vt->combine_backward, vt->dispatch_backward};
-    dp_ep_io_t io = *given;
+    struct {
+        dp_ep_io_t io;
+        unsigned char longer[KERNEL_TAIL];
+    } room;
     dp_status_t status;
 
+    memcpy(&room, given, given->struct_size);
     conform_forget_error();
-    status = calls[call](b->in->ep, &io, b->in->bench->lab.lanes[1]);
-    memset(&io, 0xff, sizeof(io)); /* work on the stream may not read it */
+    status = calls[call](b->in->ep, &room.io, b->in->bench->lab.lanes[1]);
+    memset(&room, 0xff, sizeof(room)); /* work on the stream may not read it */
     return status;
 }
 
@@ -840,6 +844,52 @@ static void wrong_settings_are_refused(conform_t *t)
     bench_close(&bench);
 }
 
+/* Structs of a newer host are longer: taken while what is new is 0, else refused. */
+static void longer_structs_are_taken(conform_t *t)
+{
+    struct {
+        dp_ep_config_t known;
+        unsigned char more[KERNEL_TAIL];
+    } config = {.more = {0}};
+    struct {
+        dp_ep_io_t known;
+        unsigned char more[KERNEL_TAIL];
+    } io = {.more = {0}};
+    const dp_ep_io_t *longer = (const void *)&io;
+    instance_t in = {0};
+    dp_ep_t *ep = NULL;
+    batch_t b;
+    bench_t bench;
+
+    if (!bench_open(&bench, t, 1) || !instance_open(&in, &bench, &small, true) || !batch_open(&b, &in, 73))
+        return;
+    config.known = config_of(&bench, &in.s);
+    config.known.struct_size = sizeof(config);
+    config.more[0] = 1;
+    EXPECT_STATUS(t, in.vt->open(bench.lab.host, &config.known, &ep), DP_ERR_UNSUPPORTED,
+                  "open with a config that asks for what is not known");
+    EXPECT(t, ep == NULL, "open of a config that is not known failed and has written its output");
+    config.more[0] = 0;
+    EXPECT_STATUS(t, in.vt->open(bench.lab.host, &config.known, &ep), DP_OK,
+                  "open with a config that is %d bytes longer", KERNEL_TAIL);
+    in.vt->close(ep);
+    for (int call = 0; call < CALLS; call++) {
+        if (!prepare_bench(&b, call))
+            return;
+        io.known = io_of(&b, call);
+        io.known.struct_size = sizeof(io);
+        io.more[KERNEL_TAIL - 1] = 1;
+        EXPECT_STATUS(t, call_with(&b, call, longer), DP_ERR_UNSUPPORTED,
+                      "%s with an io that asks for what is not known", call_names[call]);
+        io.more[KERNEL_TAIL - 1] = 0;
+        EXPECT_STATUS(t, call_with(&b, call, longer), DP_OK, "%s with an io that is %d bytes longer", call_names[call],
+                      KERNEL_TAIL);
+        if (!conform_lab_wait(&bench.lab, 1, call_names[call]) || !is_right(&b, call))
+            return;
+    }
+    close_all(&b);
+}
+
 /* ---- what is left behind ---- */
 
 static void memory_that_runs_out_leaves_nothing(conform_t *t)
@@ -924,6 +974,9 @@ static const conform_case_t cases[] = {
                   "A call without a pointer that it needs, or of more tokens than config.tokens, is DP_ERR_INVALID, "
                   "names it and enqueues nothing.")},
     {CONFORM_CASE(wrong_settings_are_refused, 0, "open refuses sizes that cannot be with DP_ERR_INVALID.")},
+    {CONFORM_CASE(longer_structs_are_taken, 0,
+                  "Structs of a newer host are taken while members that nobody knows yet are 0, else "
+                  "DP_ERR_UNSUPPORTED.")},
     {CONFORM_CASE(memory_that_runs_out_leaves_nothing, 0,
                   "open without memory is DP_ERR_NOMEM and keeps nothing of the host's.")},
     {CONFORM_CASE(nothing_is_left_behind, 0, "close(NULL) is allowed; close leaves no memory, thread or descriptor.")},

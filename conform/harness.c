@@ -34,6 +34,7 @@ typedef struct trial {
     conform_job_t *job;
     char file[256]; /* of the job, when a launcher starts the ranks */
     int output;     /* what the processes of the case print */
+    FILE *failures; /* a line for each */
 } trial_t;
 
 /* What a rank is given to run with. */
@@ -611,8 +612,10 @@ static int report(const trial_t *trial, const char *title, int status)
            failed != NULL    ? failed
            : skipped != NULL ? skipped
                              : "");
-    if (failed != NULL)
+    if (failed != NULL) {
         printf("        demanded: %s\n", trial->test->sentence);
+        fprintf(trial->failures, "FAILED  %s: %s\n", title, failed);
+    }
     if (failed != NULL && output != NULL)
         show_printed(output);
     fflush(stdout);
@@ -633,7 +636,7 @@ static int run_trial(trial_t *trial, const char *title)
     trial->job =
         conform_job_create(&trial->settings, launched ? trial->file : NULL, launched ? sizeof(trial->file) : 0);
     if (trial->job == NULL || trial->output < 0) {
-        printf("FAILED  %s: no memory to share with its processes: %s\n", title, strerror(errno));
+        fprintf(trial->failures, "FAILED  %s: no memory to share with its processes: %s\n", title, strerror(errno));
         return 1;
     }
     fflush(NULL);
@@ -645,7 +648,7 @@ static int run_trial(trial_t *trial, const char *title)
         status = await(pid, conform_scaled_ns(CASE_SECONDS));
         result = report(trial, title, status);
     } else {
-        printf("FAILED  %s: no process: %s\n", title, strerror(errno));
+        fprintf(trial->failures, "FAILED  %s: no process: %s\n", title, strerror(errno));
     }
     if (launched)
         unlink(trial->file);
@@ -698,6 +701,8 @@ dp_status_t conform_run(const conform_suite_t *suite, const dp_conform_options_t
     trial_t trial = {.suite = suite, .options = options};
     conform_settings_t *settings = &trial.settings;
     int counts[3] = {0, 0, 0};
+    char *failures = NULL;
+    size_t bytes;
     dp_status_t status;
 
     snprintf(settings->interface, sizeof(settings->interface), "%s", suite->interface);
@@ -709,9 +714,15 @@ dp_status_t conform_run(const conform_suite_t *suite, const dp_conform_options_t
     status = probe_all(suite, options, settings);
     if (status < 0)
         return status;
+    trial.failures = open_memstream(&failures, &bytes);
+    if (trial.failures == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a list of failures");
     for (int i = 0; (trial.test = conform_case_at(suite, i)) != NULL; i++)
         if (wanted(options, trial.test->name))
             run_everywhere(&trial, counts);
+    fclose(trial.failures);
+    printf("%s", failures != NULL ? failures : ""); /* where the end of a log shows them */
+    free(failures);
     result_out->passed = counts[0];
     result_out->failed = counts[1];
     result_out->skipped = counts[2];

@@ -115,6 +115,7 @@ caught $m leaves_device_memory a_group_leaves_nothing_behind
 caught $m leaves_a_thread a_group_leaves_nothing_behind
 caught $m leaves_a_descriptor a_group_leaves_nothing_behind
 caught $m leaves_a_name a_group_leaves_nothing_behind
+caught $m drops_what_is_new longer_configs_are_taken
 
 # one-sided
 o=mock_comm_threads
@@ -122,6 +123,9 @@ caught $o no_credit credits_are_the_slots a_slot_is_kept_until_its_release_runs
 caught $o credit_more credits_are_the_slots a_slot_is_kept_until_its_release_runs
 caught $o credit_less credits_are_the_slots
 caught $o credit_lost a_slot_is_kept_until_its_release_runs
+caught $o large_sends_need_the_receiver progress_needs_no_caller
+caught $o messages_leave_in_waits progress_needs_no_caller
+caught $o credits_leave_in_waits progress_needs_no_caller
 caught $o published_early messages_arrive_in_order_and_whole
 caught $o release_at_the_call a_slot_is_kept_until_its_release_runs
 caught $o step_ignored a_message_of_another_step_is_refused

@@ -29,6 +29,8 @@ calls_may_be_repeated        calls_come_in_their_order
 experts_are_not_counted      experts_that_are_not_there_are_refused
 rows_may_be_null             pointers_that_are_missing_are_named
 exchange_ids_of_its_own      instances_do_not_meet
+drops_what_is_new            longer_structs_are_taken
+drops_what_is_new_in_io      longer_structs_are_taken
 memory_is_always_there       memory_that_runs_out_leaves_nothing
 close_keeps_memory           nothing_is_left_behind
 END

@@ -28,7 +28,9 @@ s/\.scratch_bytes = ep->scratch\.bytes/& - 64 * (size_t)fault("scratch_is_too_sm
 /^static dp_status_t count_choices/,/^}/s/if (e < 0/if (!fault("experts_are_not_counted") \&\& (e < 0/
 /^static dp_status_t count_choices/,/^}/s/e >= n->replicas)/e >= n->replicas))/
 s/: io->rows == NULL /: io->rows == NULL \&\& !fault("rows_may_be_null") /
+s/DP_TAKE(ep->host, PLUGIN, dp_ep_io_t, .*);/fault("drops_what_is_new_in_io") ? DP_OK : &/
 # open and close
+s/DP_TAKE(host, PLUGIN, dp_ep_config_t, .*);/fault("drops_what_is_new") ? DP_OK : &/
 s/\.exchange_id = config->exchange_id/.exchange_id = fault("exchange_ids_of_its_own") ? 0 : config->exchange_id/
 /^static dp_status_t ep_open/,/^}/s/if (ep == NULL)/if (ep == NULL \&\& !fault("memory_is_always_there"))/
 /^static void ep_close/,/^}/s/if (ep != NULL)/if (ep != NULL \&\& !fault("close_keeps_memory"))/

@@ -29,6 +29,8 @@
          : (MATCHED ? "mock_comm_matched" : "mock_comm_threads"))
 #define RANKS   16
 #define MEMBERS 16 /* of one bundle */
+#define LATE    16 /* posts that a fault holds back */
+#define LARGE   65536
 
 /* One direction of a channel. `credit`: the slots that the sender may have filled, plus `slots`. */
 typedef struct wire {
@@ -37,7 +39,7 @@ typedef struct wire {
     int src, dst;
     dp_channel_config_t config[2]; /* of the receiver, of the sender */
     int open[2];
-    dp_signal_t published, credit, released;
+    dp_signal_t published, credit, released, asked; /* asked: of a fault */
     dp_message_tag_t *tags;
     const void **lent;
     char *data;
@@ -93,6 +95,11 @@ struct dp_comm {
         const void *from;
         dp_message_tag_t tag;
     } members[MEMBERS];
+    struct late {
+        dp_signal_t *signal;
+        uint32_t value;
+    } late[LATE];
+    int nlate;
 };
 
 struct dp_channel_end {
@@ -142,11 +149,40 @@ static dp_status_t stubborn_wait(dp_signal_t *signal, uint32_t target)
     return DP_OK;
 }
 
+static void post(dp_comm_t *comm, dp_signal_t *signal, uint32_t value)
+{
+    comm->host->post(comm->host, signal, value);
+}
+
+/* With that fault news leaves with the next wait of this rank: nobody else makes progress. */
+static void post_with(dp_comm_t *comm, const char *fault, dp_signal_t *signal, uint32_t value)
+{
+    if (!IF(fault)) {
+        post(comm, signal, value);
+        return;
+    }
+    pthread_mutex_lock(&comm->lock);
+    if (comm->nlate < LATE)
+        comm->late[comm->nlate++] = (struct late){signal, value};
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void post_late(dp_comm_t *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    for (int i = 0; i < comm->nlate; i++)
+        post(comm, comm->late[i].signal, comm->late[i].value);
+    comm->nlate = 0;
+    pthread_mutex_unlock(&comm->lock);
+}
+
 static dp_status_t wait_for(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *doing, int peer)
 {
     char what[160];
     dp_status_t status;
 
+    if (!IF("one_lock_over_all"))
+        post_late(comm);
     if (IF("aborts_ignored"))
         return stubborn_wait(signal, target);
     if (IF("waits_are_slow")) { /* as much slower as the suite is more patient */
@@ -160,11 +196,6 @@ static dp_status_t wait_for(dp_comm_t *comm, dp_signal_t *signal, uint32_t targe
         status = comm->host->wait(comm->host, signal, target, IF("own_deadline") ? 1000000000 : -1, what);
     while (status == DP_ERR_TIMEOUT && IF("no_deadline"));
     return status;
-}
-
-static void post(dp_comm_t *comm, dp_signal_t *signal, uint32_t value)
-{
-    comm->host->post(comm->host, signal, value);
 }
 
 static dp_status_t meet(dp_comm_t *comm)
@@ -524,6 +555,8 @@ static dp_status_t run_send(void *arg)
     if (!IF("no_credit"))
         status = wait_for(comm, &w->credit, credit_for(t), "which has no slot for a send", w->dst);
     unlock_one(comm);
+    if (status >= 0 && t->tag.bytes > LARGE && IF("large_sends_need_the_receiver"))
+        status = wait_for(comm, &w->asked, t->tag.number + 1, "which has not asked for a message", w->dst);
     if (status < 0)
         return status;
     misbehave_in_a_step(comm);
@@ -540,7 +573,7 @@ static dp_status_t run_send(void *arg)
         slot[w->config[0].slot_bytes] ^= 0x55;
     if (!IF("from_given_back_early"))
         memcpy(slot, t->from, IF("slot_bytes_sent") ? w->config[0].slot_bytes : t->tag.bytes);
-    post(comm, &w->published, t->tag.number + 1);
+    post_with(comm, "messages_leave_in_waits", &w->published, t->tag.number + 1);
     return DP_OK;
 }
 
@@ -575,6 +608,8 @@ static dp_status_t run_recv(void *arg)
     uint32_t slot = t->tag.number % w->config[0].slots;
     dp_status_t status = DP_OK;
 
+    if (IF("large_sends_need_the_receiver"))
+        post(comm, &w->asked, t->tag.number + 1);
     lock_one(comm);
     if (!IF("returns_before_landed"))
         status = wait_for(comm, &w->published, t->tag.number + 1, "a message", w->src);
@@ -599,7 +634,7 @@ static dp_status_t run_release(void *arg)
 
     if (IF("credit_lost") && t->tag.number >= 3)
         return DP_OK;
-    post(t->end->comm, MATCHED ? &w->released : &w->credit, t->tag.number + 1);
+    post_with(t->end->comm, "credits_leave_in_waits", MATCHED ? &w->released : &w->credit, t->tag.number + 1);
     return DP_OK;
 }
 
