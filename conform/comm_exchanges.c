@@ -20,7 +20,7 @@
             conform_rig_close(&(rig));                                                                                 \
             return;                                                                                                    \
         }                                                                                                              \
-        EXPECT(t, open_status == DP_OK, "exchange_open came to %s: %s", dp_status_name(open_status),                   \
+        EXPECT(t, open_status == DP_OK, "exchange_open returned %s: %s", dp_status_name(open_status),                  \
                conform_last_error());                                                                                  \
     } while (0)
 

@@ -59,7 +59,7 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
     unsigned char *data = malloc(300001 * 8 + 16), *expected = malloc(300001 * 8), *there;
 
     for (int k = 0; k < 3; k++) {
-        /* with the least of staging there are many pieces */
+        /* with the least of staging there are many blocks */
         size_t most = k == 1 ? 4097 : launches ? 300001 : 20001;
         const char *const instances[] = {"sums0", "sums1", "sums2"};
         rig_t rig;
@@ -228,9 +228,10 @@ static void parts_that_differ_are_found_out(conform_t *t)
     status = rig.vt->reduce_scatter(rig.comm, data, bounds, DP_F64, rig.streams[DP_LANE_REDUCE]);
     if (status == DP_OK)
         status = conform_synchronize_all(&rig);
-    EXPECT(t, status == DP_ERR_PROTOCOL || (status < 0 && dp_group_health(t->group) < 0),
-           "parts of 20 elements on rank 0 and of 16 on rank 1 have to come to DP_ERR_PROTOCOL, they came to %s: %s",
-           dp_status_name(status), conform_last_error());
+    EXPECT(
+        t, status == DP_ERR_PROTOCOL || (status < 0 && dp_group_health(t->group) < 0),
+        "parts of 20 elements on rank 0 and of 16 on rank 1 have to end with DP_ERR_PROTOCOL, they ended with %s: %s",
+        dp_status_name(status), conform_last_error());
     conform_abort(t, DP_ERR_PROTOCOL, "parts that differ");
     conform_rig_close(&rig);
 }
@@ -273,7 +274,7 @@ static void other_types_are_summed_or_refused(conform_t *t)
     conform_forget_error();
     status = rig.vt->all_reduce(rig.comm, there, 4, DP_BF16, rig.streams[DP_LANE_REDUCE]);
     EXPECT(t, status == DP_OK || status == DP_ERR_UNSUPPORTED,
-           "a sum of bf16 has to be DP_OK or DP_ERR_UNSUPPORTED, it came to %s: %s", dp_status_name(status),
+           "a sum of bf16 has to be DP_OK or DP_ERR_UNSUPPORTED, it is %s: %s", dp_status_name(status),
            conform_last_error());
     EXPECT_OK(t, conform_synchronize_all(&rig));
     EXPECT_OK(t, conform_move(&rig, values, there, sizeof(values)));
@@ -309,7 +310,7 @@ static void sums_follow_each_other(conform_t *t)
     free(data);
 }
 
-/* Two instances of the same ranks sum at the same time, each on a stream of its own. */
+/* Two instances of the same ranks sum at the same time, each on its own stream. */
 static void instances_sum_side_by_side(conform_t *t)
 {
     enum { COUNT = 3000, SUMS = 30 };
@@ -345,10 +346,9 @@ static void instances_sum_side_by_side(conform_t *t)
             for (int i = 0; i < COUNT; i++) {
                 double right = (double)(t->size * (t->size + 1) / 2 * (i + k)) * (c == 0 ? 1 : -3);
 
-                EXPECT(
-                    t, data[i] == right,
-                    "two instances summed at once on streams of their own: element %d of sum %d of one is %g, not %g",
-                    i, k, data[i], right);
+                EXPECT(t, data[i] == right,
+                       "two instances summed at once on separate streams: element %d of sum %d of one is %g, not %g", i,
+                       k, data[i], right);
             }
         }
     rig.vt->close(comms[1]);
@@ -411,7 +411,7 @@ static void sums_of_different_things_are_found_out(conform_t *t)
     if (status == DP_OK)
         status = conform_synchronize_all(&rig);
     EXPECT(t, status == DP_ERR_PROTOCOL || (status < 0 && dp_group_health(t->group) < 0),
-           "a sum of 40 elements on rank 0 and of 39 on rank 1 has to come to DP_ERR_PROTOCOL, it came to %s: %s",
+           "a sum of 40 elements on rank 0 and of 39 on rank 1 has to end with DP_ERR_PROTOCOL, it ended with %s: %s",
            dp_status_name(status), conform_last_error());
     conform_abort(t, DP_ERR_PROTOCOL, "sums of different things");
     conform_rig_close(&rig);
@@ -566,7 +566,7 @@ const conform_case_t conform_comm_sums[] = {
     {CONFORM_CASE(sums_of_different_things_are_found_out, 2,
                   "A sum of 40 elements on one rank and 39 on another is DP_ERR_PROTOCOL where it is found out.")},
     {CONFORM_CASE(all_traffic_at_once, 4,
-                  "Messages, exchanges and sums at the same time on streams of their own do not disturb each other.")},
+                  "Messages, exchanges and sums at the same time on separate streams do not disturb each other.")},
     {CONFORM_CASE(groups_of_some_ranks, 4,
                   "Instances over some of the ranks live side by side, and messages name ranks of the job.")},
     {CONFORM_CASE(waits_end_at_once, 2, "Ten round trips of a small message take less than three seconds.")},

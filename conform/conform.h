@@ -98,8 +98,8 @@ _Noreturn void conform_no_memory(void);
 const char *conform_last_error(void);
 /* Forgets the message of an earlier failed call, so that it is not taken for a later one's. */
 void conform_forget_error(void);
-/* A call that should have come to `expected`, and should have said why when that is a failure:
- * fails the case. `call` is source text, of which the name is shown. */
+/* A call that should have returned `expected`, with a message when that is a failure: fails the
+ * case. `call` is source text, of which the name is shown. */
 void conform_unexpected(conform_t *t, const char *file, int line, const char *call, dp_status_t came,
                         dp_status_t expected, const char *fmt, ...) DP_PRINTF(7, 8);
 
@@ -114,7 +114,7 @@ void conform_unexpected(conform_t *t, const char *file, int line, const char *ca
 /* Leaves the case when a call that has to succeed does not: "send returned DP_ERR_X: what the
  * plugin said". */
 #define EXPECT_OK(t, call) EXPECT_STATUS(t, call, DP_OK, "%s", "")
-/* Leaves the case when a call does not come to `expected`; the rest says what was done: "a send
+/* Leaves the case when a call does not return `expected`; the rest says what was done: "a send
  * before start". */
 #define EXPECT_STATUS(t, call, expected, ...)                                                                          \
     do {                                                                                                               \

@@ -44,7 +44,7 @@ typedef struct lab {
     const dp_host_t *host; /* for the plugin: the case's, and conform_lab_refuse */
     /* a stream has failed, as was wanted: nothing is looked at when things are closed */
     bool broken;
-    /* For exchanges.c: what opening and exchanging come to unless DP_OK; sees what arrived before
+    /* For exchanges.c: what opening and exchanging return unless DP_OK; sees what arrived before
      * the receiver does, round counts all exchanges of a comm. */
     dp_status_t refuse;
     void (*tamper)(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round);
@@ -210,7 +210,7 @@ bool conform_pass_close(pass_t *p);
 /* Makes call number `step` and waits for it. */
 bool conform_pass_step(pass_t *p, int step);
 bool conform_pass_run(pass_t *p, phase_t first, phase_t last);
-/* The call itself, whatever it comes to; dp_io_t with what it is given. */
+/* The call itself, whatever it returns; dp_io_t with what it is given. */
 dp_status_t conform_pass_call(pass_t *p, int step);
 dp_io_t conform_pass_io(const pass_t *p, int step);
 

@@ -105,14 +105,14 @@ void balance_update(dp_dtype_t dtype, double rate, void *bias, const void *count
 
 void sum_of_squares(dp_dtype_t dtype, const void *values, size_t count, double *sums)
 {
-    for (size_t at = 0; at < count; at += DP_SHARD_PIECE) {
-        const size_t end = count - at < DP_SHARD_PIECE ? count : at + DP_SHARD_PIECE;
+    for (size_t at = 0; at < count; at += DP_SHARD_BLOCK) {
+        const size_t end = count - at < DP_SHARD_BLOCK ? count : at + DP_SHARD_BLOCK;
         double sum = 0;
 
         for (size_t i = at; i < end; i++) {
             const double x = dtype == DP_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
             sum += x * x;
         }
-        sums[at / DP_SHARD_PIECE] = sum;
+        sums[at / DP_SHARD_BLOCK] = sum;
     }
 }

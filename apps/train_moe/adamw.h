@@ -23,7 +23,7 @@ void adamw_update_chunk(dp_dtype_t dtype, const adamw_factors_t *factors, const 
 /* The router's bias: experts chosen less often than the mean go up by rate, the others down. */
 void balance_update(dp_dtype_t dtype, double rate, void *bias, const void *counts, size_t experts);
 
-/* Sum of the squares of each block of DP_SHARD_PIECE values, in double, in order. */
+/* Sum of the squares of each block of DP_SHARD_BLOCK values, in double, in order. */
 void sum_of_squares(dp_dtype_t dtype, const void *values, size_t count, double *sums);
 
 #endif

@@ -83,7 +83,7 @@ typedef struct compute_vt {
     dp_status_t (*balance)(compute_t *compute, double rate, const adamw_tensor_t *bias, dp_stream_t *s);
     /* sums_out[i] (memory that host and device reach) = sum of the squares of block i of the
      * values, accumulator's dtype, in double, in an order that depends on the block's size alone:
-     * DP_SHARD_PIECE, or what is left at the end.
+     * DP_SHARD_BLOCK, or what is left at the end.
      */
     dp_status_t (*sum_of_squares)(compute_t *compute, const void *values, size_t count, double *sums_out,
                                   dp_stream_t *s);

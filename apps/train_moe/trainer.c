@@ -134,7 +134,7 @@ static dp_status_t find_ends(trainer_t *t)
 
 static size_t blocks_of(const dp_shard_t *shard)
 {
-    return (shard->count + DP_SHARD_PIECE - 1) / DP_SHARD_PIECE;
+    return (shard->count + DP_SHARD_BLOCK - 1) / DP_SHARD_BLOCK;
 }
 
 static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)

@@ -109,7 +109,7 @@ enum {
     /* 1u << 1: draft/graph.h */
     /* channels may be used on a compute lane without hurting it (host memory) */
     DP_COMM_CAP_HOST_INLINE = 1u << 2,
-    /* reaches ranks on other hosts, and those of our own as well. Without it: ranks of one host
+    /* reaches ranks on other hosts, and those of this host as well. Without it: ranks of one host
      * alone. Where ranks of a job live on several hosts (dp_host_places_t) the host joins one that
      * has this with one that need not */
     DP_COMM_CAP_HOSTS = 1u << 3
@@ -207,8 +207,8 @@ struct dp_comm_vt {
      *  later work on s runs, the tag until the call returns. [enqueue s] [paired] */
     dp_status_t (*send)(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
     /** Later work on s sees the message at *data_out, a slot of ours, known at once. A message
-     *  whose step, micro-batch or bytes differ from `expected` comes to DP_ERR_PROTOCOL on the
-     *  stream: later work on s does not run. [enqueue s] [paired] */
+     *  whose step, micro-batch or bytes differ from `expected` is DP_ERR_PROTOCOL on the stream:
+     *  later work on s does not run. [enqueue s] [paired] */
     dp_status_t (*recv)(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
     /** Gives the slot of message `number` back to the sender. Slots are released in order. [enqueue
      * s] */
@@ -224,10 +224,10 @@ struct dp_comm_vt {
      * row_bytes, send_counts[p] of them; both arrays have nranks int32 entries in device memory and
      * are read when s gets here. Received rows of rank p lie at *rows_out + p * capacity_rows *
      * row_bytes, (*counts_out)[p] of them (device memory of ours, valid for later work on s until
-     * exchange_release). Up to config.slots exchanges lie received and not yet released, in memory
-     * of their own; the next one waits on the stream for a release. More than capacity_rows for one
-     * pair: DP_ERR_OVERFLOW on the stream of the rank that sends, nothing is truncated. number: of
-     * this exchange since it was opened, from 0. [enqueue s] [collective]
+     * exchange_release). Up to config.slots exchanges lie received and not yet released, each in
+     * separate memory; the next one waits on the stream for a release. More than capacity_rows for
+     * one pair: DP_ERR_OVERFLOW on the stream of the rank that sends, nothing is truncated. number:
+     * of this exchange since it was opened, from 0. [enqueue s] [collective]
      */
     dp_status_t (*exchange)(dp_exchange_t *exchange, uint32_t number, const void *send, const int32_t *send_offsets,
                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
@@ -235,10 +235,10 @@ struct dp_comm_vt {
     dp_status_t (*exchange_release)(dp_exchange_t *exchange, uint32_t number, dp_stream_t *s);
 
     /** data[i] = ((rank 0's + rank 1's) + rank 2's) + ..., in place, the same bits everywhere. The
-     *  sum begins with rank 0's element, not with 0: a lone -0 stays -0. Every backend sums DP_F32,
-     *  DP_F64 and DP_I64 (which wraps around); DP_BF16 it may sum or refuse with
+     *  sum begins with rank 0's element, not with 0: a lone -0 stays -0. Every backend adds DP_F32,
+     *  DP_F64 and DP_I64 (which wraps around); DP_BF16 it may add or refuse with
      *  DP_ERR_UNSUPPORTED, at once. count 0 is legal, and no different on any rank: counts or
-     *  dtypes that differ come to DP_ERR_PROTOCOL on every rank that hears of it, and end the job.
+     *  dtypes that differ are DP_ERR_PROTOCOL on every rank that hears of it, and end the job.
      *  [enqueue s] [collective] */
     dp_status_t (*all_reduce)(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
@@ -251,7 +251,7 @@ struct dp_comm_vt {
     /** The sum of all_reduce, of which each rank gets its part: elements bounds[rank] ..
      *  bounds[rank + 1] - 1 of data, in place. What the other parts hold afterwards is undefined.
      *  bounds: [nranks + 1] rising from 0 (parts may be empty), the same on all ranks; the host
-     *  leaves it as it is until s has done this. Parts or dtypes that differ come to
+     *  leaves it as it is until s has done this. Parts or dtypes that differ are
      *  DP_ERR_PROTOCOL on every rank that hears of it. [enqueue s] [collective] */
     dp_status_t (*reduce_scatter)(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s);
     /** Each rank gives its part to all others: bytes bounds[rank] .. bounds[rank + 1] - 1 of data,

@@ -14,7 +14,7 @@
  *
  * The owner of a token sums its k rows in the order of choice. An expert computes the rows of each
  * source rank as a separate GEMM. So the bits of y and dx do not depend on the size of the expert
- * group. What travels is the plugin's business. Those of this tree send a token's row, and that of
+ * group. What is sent is the plugin's business. Those of this tree send a token's row, and that of
  * its dy, once to each rank that has any of its experts. One row per (token, chosen expert) comes
  * back, for the owner's order.
  *
@@ -86,7 +86,7 @@ typedef struct dp_moe_config {
     /* 1: io.tokens may be below T, on each rank of the group another number */
     uint32_t variable_tokens;
     /* see block.h. Of DP_RECOMPUTE_MLP on, h, the routing and the received rows are all that
-     * forward keeps: rows do not travel once more */
+     * forward keeps: no row is sent again */
     dp_recompute_t recompute;
     uint32_t route_groups; /* G, a divisor of experts; 0 and 1: no groups */
     uint32_t route_limit;  /* with groups: M, 1 <= M <= G, top_k <= M * E / G */

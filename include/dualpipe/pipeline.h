@@ -5,7 +5,7 @@
  * A job has pp * ep * dp ranks: world rank = (d * ep + e) * pp + p. Ranks with the same (e, d) form
  * a pipeline, ranks with the same (p, d) an expert group. Gradients of experts are summed over the
  * dp ranks with the same (p, e), all others over the ep * dp ranks with the same p. Every (e, d)
- * has micro-batches of its own.
+ * has its own micro-batches.
  *
  * Life: open, step ... step, close. Open is collective: it builds plugins, stages and channels, and
  * allocates every byte of the run. A step allocates nothing and opens nothing. It runs only
@@ -138,7 +138,7 @@ typedef struct dp_pipeline_options {
     int32_t slots;       /* K per channel; 0: 2 */
     size_t inline_bytes; /* messages up to this size are sent from the compute lane; 0: 16 KiB */
     /* 1: ZeRO-1 (arXiv 1910.02054). Several ranks hold a parameter: mirrors and data groups. Each
-     * sums the gradient of its own shard, keeps the optimizer's state for that, and updates it.
+     * sums the gradient of its shard, keeps the optimizer's state for that, and updates it.
      * dp_chunk_view_t.shard_list says which shards, dp_pipeline_gather gives them to the others.
      * The optimizer's memory falls by the number of holders: 2 * ep * dp on placements with
      * mirrors, ep * dp on others, without ep for experts. All bits are those of 0. These stay
@@ -269,7 +269,7 @@ typedef struct dp_shard {
 } dp_shard_t;
 
 /** Shards begin and end where a parameter does, or behind a multiple of so many of its elements. */
-#define DP_SHARD_PIECE 1024
+#define DP_SHARD_BLOCK 1024
 
 /** One chunk of this rank. */
 typedef struct dp_chunk_view {
@@ -351,7 +351,7 @@ DP_API int32_t dp_pipeline_counts(const dp_pipeline_t *pipeline, int32_t chunk, 
 
 /** The L2 norm of the whole model's gradient after a training step: the root of the sum of all
  *  squares, each parameter once (dp_pipeline_counts). DP_PARAM_ROUTER_BIAS has no gradient and is
- *  left out. Squares of DP_SHARD_PIECE elements of a parameter are added in double in their order,
+ *  left out. Squares of DP_SHARD_BLOCK elements of a parameter are added in double in their order,
  *  those sums without rounding (dp_pipeline_exact_sum). So the bits are the same on all ranks, and
  *  for every schedule and number of ranks that give the same gradients, with options.zero or
  *  without. NaN when a gradient is infinite or not a number. Where the host does not reach the

@@ -109,16 +109,16 @@ struct dp_host {
     const void *(*get_service)(const dp_host_t *h, const char *id);
 
     /** The message of this thread's latest failed service call ("" before the first); valid until
-     *  the next one. For plugins with threads of their own, which hand an error to the thread that
-     *  will report it. [any] */
+     *  the next one. For plugins with threads, which hand an error to the thread that will report
+     *  it. [any] */
     const char *(*last_error)(const dp_host_t *h);
 
     /**
-     * Ends the job for what a plugin finds out by itself, often on a thread of its own: a peer that
-     * is gone (DP_ERR_PEER), a runtime that has failed. The job's own cause wins: the control plane
-     * knows who died and where. So the call first waits for it, one second at most. Without one the
-     * job ends with `status` and `why`. Returns the job's first cause. Every wait of every rank
-     * then ends with it, so a thread that makes progress need not wake those that wait for a
+     * Ends the job for what a plugin finds out by itself, often on a thread that it started: a peer
+     * that is gone (DP_ERR_PEER), a runtime that has failed. The job's own cause wins: the control
+     * plane knows who died and where. So the call first waits for it, one second at most. Without
+     * one the job ends with `status` and `why`. Returns the job's first cause. Every wait of every
+     * rank then ends with it, so a thread that makes progress need not wake those that wait for a
      * signal: they wait for the signal or the end of the job. [any] [blocks]
      */
     dp_status_t (*abort_job)(const dp_host_t *h, dp_status_t status, const char *why);
@@ -244,7 +244,7 @@ typedef struct dp_plugin {
  * and not be writable by others or by a group that is not the user's own. The file is judged before
  * it is mapped; a mapped plugin is never unmapped. A second load returns the same pointer. Errors:
  * DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file offers and what
- * was wanted; DP_ERR_SECURITY; what init() came to. [any]
+ * was wanted; DP_ERR_SECURITY; what init() returned. [any]
  */
 DP_API DP_CHECKED dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
 

@@ -57,7 +57,7 @@ typedef struct dp_state {
     const char *name;
     dp_state_scope_t scope;
     int32_t chunk; /* PARAMS, SHARDS, STAGE: of this rank */
-    /* STAGE, 1: each rank of the expert group has its own, by a name of its own */
+    /* STAGE, 1: each rank of the expert group has its own, under another name */
     int32_t sharded;
     int32_t host;     /* 1: memory of the host; 0: of the pipeline's device */
     void *memory;     /* borrowed until the pipeline is closed; aligned for its elements */

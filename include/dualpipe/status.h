@@ -119,7 +119,7 @@ static inline void dp_sized_put(void *to, const void *from)
         memcpy(DP_CAST(char *, to) + sizeof(bytes), DP_CAST(const char *, from) + sizeof(bytes), bytes - sizeof(bytes));
 }
 
-/** What a call came to. 0 is success, positive means "not yet", negative is an error. Values never
+/** What a call returned. 0 is success, positive means "not yet", negative is an error. Values never
  * change meaning. */
 typedef int32_t dp_status_t;
 
@@ -170,7 +170,7 @@ DP_API dp_status_t dp_fail(dp_status_t status, const char *fmt, ...) DP_PRINTF(2
 /** The same with the arguments of a function of the trainer's own. [any] */
 DP_API dp_status_t dp_failv(dp_status_t status, const char *fmt, va_list args) DP_PRINTF(2, 0);
 
-/** Receives what a function writes, piece by piece: text of `bytes` bytes, no 0 behind it. A
+/** Receives what a function writes, part by part: text of `bytes` bytes, no 0 behind it. A
  *  negative status ends the writing and is passed on. */
 typedef dp_status_t (*dp_write_fn)(void *user, const char *text, size_t bytes);
 

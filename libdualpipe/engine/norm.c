@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * norm.c: the norm of the whole model's gradient. The squares of a block of a parameter are added
- * in the order of its elements; the sums of pieces are added without rounding, so that it does not
+ * in the order of its elements; the sums of blocks are added without rounding, so that it does not
  * matter which rank has which. */
 #include "engine/engine.h"
 
@@ -96,8 +96,8 @@ static dp_status_t add_squares(dp_pipeline_t *p, const char *grads, size_t count
             status = p->device_vt->copy(s, p->sums.staging, grads + at * size, n * size);
         if (!p->host_memory && status >= 0)
             status = p->device_vt->synchronize(s, -1);
-        for (size_t i = 0; i < n && status >= 0; i += DP_SHARD_PIECE)
-            add_square(sum, squares(here + i * size, n - i < DP_SHARD_PIECE ? n - i : DP_SHARD_PIECE, dtype));
+        for (size_t i = 0; i < n && status >= 0; i += DP_SHARD_BLOCK)
+            add_square(sum, squares(here + i * size, n - i < DP_SHARD_BLOCK ? n - i : DP_SHARD_BLOCK, dtype));
     }
     return status;
 }

@@ -92,7 +92,7 @@ static size_t nearest(const dp__chunk_t *chunk, const dp__stretch_t *s, size_t a
     while (i + 1 < s->nparams && param[i + 1].offset - s->first <= at)
         i++;
     begin = param[i].offset - s->first;
-    block = (at - begin + DP_SHARD_PIECE / 2) / DP_SHARD_PIECE * DP_SHARD_PIECE;
+    block = (at - begin + DP_SHARD_BLOCK / 2) / DP_SHARD_BLOCK * DP_SHARD_BLOCK;
     return begin + (block < param[i].count ? block : param[i].count);
 }
 

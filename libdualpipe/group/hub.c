@@ -514,7 +514,7 @@ static void join_failed(dp__process_t *p, const char *who_waited)
         nobody_came(p, who_waited, &missing);
         return;
     }
-    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s%s", who_waited, p->group.size,
+    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not reach %s: %s%s%s", who_waited, p->group.size,
              p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
     dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, text);
 }

@@ -16,7 +16,7 @@ typedef struct dp__mixed_map {
     int32_t n, rank; /* of the group */
     int32_t *host;   /* [n] */
     int32_t hosts;   /* that have members */
-    int32_t *near;   /* [n]: a member's number among those of its own host */
+    int32_t *near;   /* [n]: a member's number among those of its host */
     int32_t near_n;  /* members on our host */
 
     int32_t runs, run;        /* how many; ours */

@@ -55,7 +55,7 @@ static dp_status_t find_places(dp_comm_t *comm, const dp_comm_config_t *config)
     return DP_OK;
 }
 
-/* A name of its own for a part. One that gets too long is said by its hash. */
+/* Each part has its own name. Where that is too long, the hash of the group's stands for it. */
 static void name_part(const char *group, const char *suffix, int32_t number, char name[DP__MIXED_NAME])
 {
     if (snprintf(name, DP__MIXED_NAME, "%s.%s%d", group, suffix, number) < DP__MIXED_NAME)
@@ -125,8 +125,8 @@ static dp_status_t open_parts(dp_comm_t *comm, const dp_comm_config_t *config)
         DO(open_part(comm, config, OUR_RUN, "r", m->run, bytes, &comm->run));
     if (m->carries[m->rank] >= 0)
         DO(open_part(comm, config, CARRIERS, "c", 0, 1, &comm->far_sum));
-    dp__mixed_sums_size(comm, bytes);
-    DO(dp__mixed_sums_connect(comm));
+    dp__mixed_reductions_size(comm, bytes);
+    DO(dp__mixed_reductions_connect(comm));
     if (comm->near_sum.comm != NULL)
         DO(comm->near_sum.vt->start(comm->near_sum.comm));
     return comm->far_sum.comm != NULL ? comm->far_sum.vt->start(comm->far_sum.comm) : DP_OK;
@@ -352,7 +352,7 @@ static dp_status_t open_joined(const dp_host_t *host, const dp_comm_config_t *gi
     return open_pair(pair->near, pair->far, host, &config, comm_out);
 }
 
-/* Steps are not captured: how many pieces sums had before decides which slots they use. */
+/* No step is captured: the blocks of all reductions before it decide which slots it uses. */
 static void fill_table(pair_t *pair)
 {
     pair->table = (dp_comm_vt_t){

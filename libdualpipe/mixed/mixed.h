@@ -7,14 +7,14 @@
  * whose ranks all live on one host is an instance of near and nothing else, one with a host for
  * each rank an instance of far. Any other has
  *
- *   far       all of the group: channels and rows between hosts, small sums
+ *   far       all of the group: channels and rows between hosts, small reductions
  *   near      the ranks of our host: channels and rows among them
- *   near_sum  the same ranks: the total on its way down (sums.c)
+ *   near_sum  the same ranks: the total on its way down (reductions.c)
  *   run       the ranks of our run (map.h), where that is not all of our host
  *   far_sum   the first ranks of all runs: the running sum, and the total
  *
- * Sums have instances of their own because they run beside the channels, and in a transport that
- * matches transfers the order between two ranks is one of all their channels.
+ * Reductions have separate instances because they run beside the channels, and a transport that
+ * matches transfers has one order between two ranks for all their channels.
  *
  * One-sided and matched. The pair is one-sided if both are. If only one is, the engine runs the
  * program for matched bundles, and what goes over the one-sided transport completes as well:

@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * parts.h: an instance of two joined transports as its files see it.
  *
- *   mixed.c  the tables, opening, closing, channels
- *   map.c    who lives where
- *   sums.c   sums over several hosts
- *   rows.c   exchanges over several hosts */
+ *   mixed.c       the tables, opening, closing, channels
+ *   map.c         who lives where
+ *   reductions.c  all_reduce over several hosts
+ *   rows.c        exchanges over several hosts */
 #ifndef DP_MIXED_PARTS_H
 #define DP_MIXED_PARTS_H
 
@@ -27,12 +27,12 @@ typedef struct dp__mixed_way {
     uint32_t count;        /* messages so far */
 } dp__mixed_way_t;
 
-/* sums.c */
-typedef struct dp__mixed_sums {
-    size_t piece_bytes;
-    int32_t lag; /* pieces between a rank's work and that of the next host's */
+/* reductions.c */
+typedef struct dp__mixed_reductions {
+    size_t block_bytes;
+    int32_t lag; /* blocks between a rank's work and that of the next host's */
     dp__mixed_way_t from_run, to_run, from_parent, to_child[DP__MIXED_CHILDREN];
-} dp__mixed_sums_t;
+} dp__mixed_reductions_t;
 
 struct dp_comm {
     const dp_host_t *host;
@@ -45,7 +45,7 @@ struct dp_comm {
     dp__mixed_map_t map;
     dp__mixed_part_t near, far, near_sum, run, far_sum;
     dp__mixed_part_t *alone; /* near or far, when there is nothing else */
-    dp__mixed_sums_t sums;
+    dp__mixed_reductions_t reductions;
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
     size_t own_bytes;
@@ -61,9 +61,9 @@ struct dp_channel_end {
     dp_channel_end_t *end; /* of part */
 };
 
-/* sums.c. connect: opens the ways; the parts start afterwards. */
-void dp__mixed_sums_size(dp_comm_t *comm, size_t reduce_bytes);
-dp_status_t dp__mixed_sums_connect(dp_comm_t *comm);
+/* reductions.c. connect: opens the ways; the parts start afterwards. */
+void dp__mixed_reductions_size(dp_comm_t *comm, size_t reduce_bytes);
+dp_status_t dp__mixed_reductions_connect(dp_comm_t *comm);
 dp_status_t dp__mixed_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
 /* rows.c */

@@ -6,7 +6,7 @@
  *
  * How many rows there are is known on the device alone. So this is for devices that run host
  * functions on memory that the host reaches; on others all rows go over far, which reaches the
- * ranks of our own host as well. */
+ * ranks of our host as well. */
 #include "base/do.h"
 #include "base/sized.h"
 #include "mixed/parts.h"

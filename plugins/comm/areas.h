@@ -11,7 +11,7 @@
 #define NAME_BYTES  80
 #define LABEL_BYTES 64
 #define AREAS_MAX   65536
-/* rounds of a dissemination meeting: enough for 2^16 ranks */
+/* rounds of a dissemination barrier: enough for 2^16 ranks */
 #define MEET_ROUNDS 16
 #define RANKS_MAX   (1 << MEET_ROUNDS)
 
@@ -23,7 +23,7 @@ typedef struct area {
     uint32_t kind, id;
     int32_t peer; /* for channels: the rank at the other end; else -1 */
     uint32_t slots;
-    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a piece of all_reduce */
+    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a block of all_reduce */
     uint64_t capacity; /* capacity_rows; else 0 */
     uint64_t offset, bytes;
     /* where arrivals are counted by number: the first one in its round, and how many */

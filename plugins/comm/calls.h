@@ -103,7 +103,7 @@ static inline dp_status_t comm_check_exchange(const dp_host_t *host, const char 
 typedef struct transfer_call {
     const dp_channel_config_t *end; /* with its label */
     bool connected, sender;         /* the end was started; the call is a sender's */
-    uint64_t next;                  /* the number that is due */
+    uint64_t next;                  /* the number that is expected */
     uint32_t number;
     size_t bytes;
     const char *verb;

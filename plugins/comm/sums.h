@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SUM_BLOCK_BYTES 4096 /* added rank by rank while it is in the cache */
+#define SUM_CACHE_BYTES 4096 /* added rank by rank while it is in the cache */
 
 static inline dp_status_t comm_check_sum(const dp_host_t *host, const char *group, dp_dtype_t dtype)
 {

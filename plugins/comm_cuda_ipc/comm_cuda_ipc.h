@@ -62,7 +62,7 @@ struct holding {
     holding_t *next;
     block_t block;
     size_t lines;
-    /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
+    /* [lines] of ours: TARGET_SET | the latest value that a stream waits for; else NULL */
     uint64_t *targets;
 };
 
@@ -103,10 +103,10 @@ struct dp_comm {
     /* traffic */
     plan_group_t base;
     unsigned char **base_lines, **base_payload; /* [nranks] */
-    size_t piece_bytes;
+    size_t part_bytes;
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
-    uint64_t pieces;
+    uint64_t parts;
     bool sums_captured;
     plan_t plan;                     /* room for what is being enqueued */
     CUstreamBatchMemOpParams *batch; /* [BATCH_MAX] */

@@ -56,8 +56,8 @@ static dp_status_t explain_sum(const dp_comm_t *comm, const ipc_mailbox_t *m)
     const uint32_t *w = m->words;
 
     return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: all_reduce in group %s, piece %u, has %llu elements of dtype %u; on rank %d it "
-                   "is piece %u of "
+                   "rank %d: all_reduce in group %s, part %u, has %llu elements of dtype %u; on rank %d it "
+                   "is part %u of "
                    "%llu, dtype %u",
                    WORLD(comm), comm->name, w[1], (unsigned long long)w[3] << 32 | w[2], w[4], world_of(comm, w[0]),
                    w[5], (unsigned long long)w[7] << 32 | w[6], w[8]);

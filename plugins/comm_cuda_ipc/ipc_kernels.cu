@@ -4,7 +4,7 @@
  * sums, looks at tags; and the waits and writes of a graph that is replayed, whose values only
  * device memory knows.
  *
- * No kernel waits for another block of its own grid, and none ends with a trap: a fault goes to the
+ * No kernel waits for another block of its grid, and none ends with a trap: a fault goes to the
  * mailbox, once for each instance, and the kernel returns. */
 #include "cuda/device.cuh"
 
@@ -121,7 +121,7 @@ extern "C" __global__ void comm_cuda_ipc_check_tag(ipc_check_tag_t a)
 
 /* ---- exchange ---- */
 
-/* All counts are looked at before any row travels: an overflow sends nothing. */
+/* All counts are checked before any row is sent: an overflow sends nothing. */
 static CUDA_DEVICE bool counts_fit(const ipc_put_rows_t &a)
 {
     for (uint32_t p = 0; p < a.nranks; p++)

@@ -253,7 +253,7 @@ static dp_status_t find_all(joining_t *j, const area_t *expected, const char *wh
 static dp_status_t connect_base(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
-    area_t expected = ipc_base_area(count_of(comm->nranks), comm->piece_bytes);
+    area_t expected = ipc_base_area(count_of(comm->nranks), comm->part_bytes);
     dp_status_t status;
 
     j->areas[j->count++] = expected;

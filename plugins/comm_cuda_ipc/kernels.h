@@ -91,7 +91,7 @@ typedef struct ipc_take_counts {
     uint32_t nranks, capacity;
 } ipc_take_counts_t;
 
-/* Our slice of a piece: the sum over in[0], in[1], ... goes to all ranks. */
+/* Our slice of a part: the sum over in[0], in[1], ... goes to all ranks. */
 typedef struct ipc_sum {
     ipc_report_t report;
     const unsigned char *heads; /* [nranks] lines */

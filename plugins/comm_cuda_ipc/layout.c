@@ -65,30 +65,30 @@ static size_t peers_bytes(size_t n)
     return round_up(2 * n * sizeof(uint64_t), PAYLOAD_ALIGN);
 }
 
-/* The largest slice of a piece, whatever the size of an element. */
-size_t ipc_base_slice_room(size_t n, size_t piece_bytes)
+/* The largest slice of a part, whatever the size of an element. */
+size_t ipc_base_slice_room(size_t n, size_t part_bytes)
 {
-    return round_up(piece_bytes / n + 8, PAYLOAD_ALIGN);
+    return round_up(part_bytes / n + 8, PAYLOAD_ALIGN);
 }
 
-size_t ipc_base_in_at(size_t n, size_t piece_bytes, size_t buffer, size_t by)
+size_t ipc_base_in_at(size_t n, size_t part_bytes, size_t buffer, size_t by)
 {
-    return peers_bytes(n) + (buffer * n + by) * ipc_base_slice_room(n, piece_bytes);
+    return peers_bytes(n) + (buffer * n + by) * ipc_base_slice_room(n, part_bytes);
 }
 
-size_t ipc_base_out_at(size_t n, size_t piece_bytes, size_t buffer)
+size_t ipc_base_out_at(size_t n, size_t part_bytes, size_t buffer)
 {
-    return ipc_base_in_at(n, piece_bytes, 2, 0) + buffer * round_up(piece_bytes, PAYLOAD_ALIGN);
+    return ipc_base_in_at(n, part_bytes, 2, 0) + buffer * round_up(part_bytes, PAYLOAD_ALIGN);
 }
 
-area_t ipc_base_area(size_t n, size_t piece_bytes)
+area_t ipc_base_area(size_t n, size_t part_bytes)
 {
     area_t area = {
         .kind = AREA_BASE,
         .peer = -1,
-        .unit = piece_bytes,
+        .unit = part_bytes,
         .lines = base_line_private(n, BASE_PRIVATE),
-        .payload_bytes = ipc_base_out_at(n, piece_bytes, 2),
+        .payload_bytes = ipc_base_out_at(n, part_bytes, 2),
     };
 
     return area;

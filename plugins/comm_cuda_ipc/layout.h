@@ -24,7 +24,7 @@ typedef struct area {
     uint32_t kind, id;
     int32_t peer; /* for channels: the rank at the other end; else -1 */
     uint32_t slots;
-    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a piece of all_reduce */
+    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a part of all_reduce */
     uint64_t capacity; /* capacity_rows; else 0 */
     uint64_t lines;    /* how many */
     uint64_t payload_bytes;
@@ -42,7 +42,7 @@ const area_t *ipc_layout_find(const area_t *areas, uint32_t count, const area_t 
 bool ipc_layout_agrees(const area_t *found, const area_t *expected);
 
 /* Lines of AREA_BASE for n ranks: staged[n], summed[n], heads[2][n], and two of the owner's. */
-enum { BASE_TAKEN, BASE_PIECES, BASE_PRIVATE };
+enum { BASE_TAKEN, BASE_PARTS, BASE_PRIVATE };
 static inline size_t base_line_staged(size_t n, size_t by)
 {
     (void)n;
@@ -61,11 +61,11 @@ static inline size_t base_line_private(size_t n, size_t which)
     return 4 * n + which;
 }
 /* Payload of AREA_BASE: peers[2 * n] (addresses of lines and payload by rank), in[2][n][slice],
- * out[2][piece]. */
-size_t ipc_base_slice_room(size_t n, size_t piece_bytes);
-size_t ipc_base_in_at(size_t n, size_t piece_bytes, size_t buffer, size_t by);
-size_t ipc_base_out_at(size_t n, size_t piece_bytes, size_t buffer);
-area_t ipc_base_area(size_t n, size_t piece_bytes);
+ * out[2][part]. */
+size_t ipc_base_slice_room(size_t n, size_t part_bytes);
+size_t ipc_base_in_at(size_t n, size_t part_bytes, size_t buffer, size_t by);
+size_t ipc_base_out_at(size_t n, size_t part_bytes, size_t buffer);
+area_t ipc_base_area(size_t n, size_t part_bytes);
 
 /* Lines of AREA_SLOTS: published, heads[slots] (the tag), and three of the owner's. Payload:
  * data[slots]. */

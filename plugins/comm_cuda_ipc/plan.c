@@ -161,70 +161,70 @@ static uint32_t *base_own(const plan_group_t *g, size_t which)
 
 static size_t most_elements(const plan_sum_t *sum)
 {
-    return sum->piece_bytes / sum->element_bytes;
+    return sum->part_bytes / sum->element_bytes;
 }
 
-uint32_t ipc_plan_sum_pieces(const plan_sum_t *sum)
+uint32_t ipc_plan_sum_parts(const plan_sum_t *sum)
 {
     return (uint32_t)((sum->count + most_elements(sum) - 1) / most_elements(sum));
 }
 
-size_t ipc_plan_sum_elements(const plan_sum_t *sum, uint32_t piece)
+size_t ipc_plan_sum_elements(const plan_sum_t *sum, uint32_t part)
 {
-    size_t left = sum->count - piece * most_elements(sum);
+    size_t left = sum->count - part * most_elements(sum);
 
     return left < most_elements(sum) ? left : most_elements(sum);
 }
 
-size_t ipc_plan_sum_slice(const plan_sum_t *sum, uint32_t piece, int32_t rank)
+size_t ipc_plan_sum_slice(const plan_sum_t *sum, uint32_t part, int32_t rank)
 {
-    return ipc_plan_sum_elements(sum, piece) * (size_t)rank / (size_t)sum->group->nranks;
+    return ipc_plan_sum_elements(sum, part) * (size_t)rank / (size_t)sum->group->nranks;
 }
 
 /* `begin` without forgetting the steps: several parts of a sum may share a list. */
 static void sum_begin(plan_t *plan, const plan_sum_t *sum)
 {
-    plan->counter = base_own(sum->group, BASE_PIECES);
+    plan->counter = base_own(sum->group, BASE_PARTS);
     plan->count = 0;
 }
 
-void ipc_plan_sum_stage(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
+void ipc_plan_sum_stage(plan_t *plan, const plan_sum_t *sum, uint32_t part)
 {
     const plan_group_t *g = sum->group;
-    size_t n = (size_t)g->nranks, me = (size_t)g->rank, unit = sum->element_bytes, buffer = piece % 2;
-    const unsigned char *from = sum->data + piece * most_elements(sum) * unit;
+    size_t n = (size_t)g->nranks, me = (size_t)g->rank, unit = sum->element_bytes, buffer = part % 2;
+    const unsigned char *from = sum->data + part * most_elements(sum) * unit;
 
     sum_begin(plan, sum);
     for (int32_t i = 1; i <= g->nranks; i++) {
         int32_t p = (g->rank + i) % g->nranks;
-        size_t first = ipc_plan_sum_slice(sum, piece, p), end = ipc_plan_sum_slice(sum, piece, p + 1);
+        size_t first = ipc_plan_sum_slice(sum, part, p), end = ipc_plan_sum_slice(sum, part, p + 1);
 
-        copy_step(plan, g->payload[p] + ipc_base_in_at(n, sum->piece_bytes, buffer, me), from + first * unit,
+        copy_step(plan, g->payload[p] + ipc_base_in_at(n, sum->part_bytes, buffer, me), from + first * unit,
                   (end - first) * unit);
     }
     for (int32_t i = 1; i <= g->nranks; i++) {
         int32_t p = (g->rank + i) % g->nranks;
         uint32_t *head = ipc_plan_line(g, p, base_line_head(n, buffer, me));
 
-        word_step(plan, PLAN_WRITE, &head[0], piece, RELATIVE);
+        word_step(plan, PLAN_WRITE, &head[0], part, RELATIVE);
         word_step(plan, PLAN_WRITE, &head[1], (uint32_t)sum->count, ABSOLUTE);
         word_step(plan, PLAN_WRITE, &head[2], (uint32_t)((uint64_t)sum->count >> 32), ABSOLUTE);
         word_step(plan, PLAN_WRITE, &head[3], sum->dtype, ABSOLUTE);
-        word_step(plan, PLAN_WRITE, ipc_plan_line(g, p, base_line_staged(n, me)), piece + 1, RELATIVE);
+        word_step(plan, PLAN_WRITE, ipc_plan_line(g, p, base_line_staged(n, me)), part + 1, RELATIVE);
     }
 }
 
-void ipc_plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
+void ipc_plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t part)
 {
     const plan_group_t *g = sum->group;
 
     sum_begin(plan, sum);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, ipc_plan_line(g, g->rank, base_line_staged((size_t)g->nranks, (size_t)p)), piece + 1,
+        word_step(plan, PLAN_WAIT, ipc_plan_line(g, g->rank, base_line_staged((size_t)g->nranks, (size_t)p)), part + 1,
                   RELATIVE);
 }
 
-void ipc_plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
+void ipc_plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t part)
 {
     const plan_group_t *g = sum->group;
 
@@ -232,24 +232,24 @@ void ipc_plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
     for (int32_t i = 1; i <= g->nranks; i++)
         word_step(plan, PLAN_WRITE,
                   ipc_plan_line(g, (g->rank + i) % g->nranks, base_line_summed((size_t)g->nranks, (size_t)g->rank)),
-                  piece + 1, RELATIVE);
+                  part + 1, RELATIVE);
 }
 
-void ipc_plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
+void ipc_plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t part)
 {
     const plan_group_t *g = sum->group;
     size_t n = (size_t)g->nranks;
 
     sum_begin(plan, sum);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, ipc_plan_line(g, g->rank, base_line_summed(n, (size_t)p)), piece + 1, RELATIVE);
-    copy_step(plan, sum->data + piece * most_elements(sum) * sum->element_bytes,
-              g->payload[g->rank] + ipc_base_out_at(n, sum->piece_bytes, piece % 2),
-              ipc_plan_sum_elements(sum, piece) * sum->element_bytes);
+        word_step(plan, PLAN_WAIT, ipc_plan_line(g, g->rank, base_line_summed(n, (size_t)p)), part + 1, RELATIVE);
+    copy_step(plan, sum->data + part * most_elements(sum) * sum->element_bytes,
+              g->payload[g->rank] + ipc_base_out_at(n, sum->part_bytes, part % 2),
+              ipc_plan_sum_elements(sum, part) * sum->element_bytes);
 }
 
 void ipc_plan_sum_end(plan_t *plan, const plan_sum_t *sum)
 {
     sum_begin(plan, sum);
-    word_step(plan, PLAN_WRITE, base_own(sum->group, BASE_PIECES), ipc_plan_sum_pieces(sum), RELATIVE);
+    word_step(plan, PLAN_WRITE, base_own(sum->group, BASE_PARTS), ipc_plan_sum_parts(sum), RELATIVE);
 }

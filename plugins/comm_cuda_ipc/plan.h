@@ -89,22 +89,22 @@ void ipc_plan_arrive(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64
 void ipc_plan_exchanged(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
 void ipc_plan_exchange_release(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
 
-/* A sum of `count` elements in pieces; base counts pieces. See reduce.c. */
+/* A sum of `count` elements in parts; base counts parts. See reduce.c. */
 typedef struct plan_sum {
     const plan_group_t *group;
-    size_t piece_bytes, element_bytes, count;
+    size_t part_bytes, element_bytes, count;
     uint32_t dtype;
     unsigned char *data;
 } plan_sum_t;
-uint32_t ipc_plan_sum_pieces(const plan_sum_t *sum);
-/* Elements of piece i, and where the slice that `rank` sums begins in it; of nranks: its end. */
-size_t ipc_plan_sum_elements(const plan_sum_t *sum, uint32_t piece);
-size_t ipc_plan_sum_slice(const plan_sum_t *sum, uint32_t piece, int32_t rank);
-void ipc_plan_sum_stage(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
+uint32_t ipc_plan_sum_parts(const plan_sum_t *sum);
+/* Elements of part i, and where the slice that `rank` sums begins in it; of nranks: its end. */
+size_t ipc_plan_sum_elements(const plan_sum_t *sum, uint32_t part);
+size_t ipc_plan_sum_slice(const plan_sum_t *sum, uint32_t part, int32_t rank);
+void ipc_plan_sum_stage(plan_t *plan, const plan_sum_t *sum, uint32_t part);
 /* then our slice is summed */
-void ipc_plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
-void ipc_plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
-void ipc_plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
+void ipc_plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t part);
+void ipc_plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t part);
+void ipc_plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t part);
 void ipc_plan_sum_end(plan_t *plan, const plan_sum_t *sum);
 
 #endif

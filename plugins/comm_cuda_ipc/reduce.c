@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * reduce.c: all_reduce as reduce-scatter plus all-gather over staging in the ranks' blocks.
  *
- * all_reduce works in pieces i = 0, 1, ... with two buffers of each kind, in the order stage i+1,
+ * all_reduce works in parts i = 0, 1, ... with two buffers of each kind, in the order stage i+1,
  * sum i, gather i:
- *   stage i    our slices of piece i --> in[i % 2][us] of the rank that sums them, and staged = i +
+ *   stage i    our slices of part i --> in[i % 2][us] of the rank that sums them, and staged = i +
  *              1 there
  *   sum i      in[i % 2][0], [1], ... added in rank order --> out[i % 2] of all ranks, and summed =
  *              i + 1 there
@@ -16,7 +16,7 @@
 #include "comm_cuda_ipc.h"
 
 #define REDUCE_BYTES ((size_t)32 << 20)
-#define PIECE_MIN    4096
+#define PART_MIN     4096
 #define SUM_THREADS  256
 
 /* Staging of one rank: in and out, two of each. */
@@ -24,9 +24,9 @@ void ipc_reduce_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
-    comm->piece_bytes = budget / 4 / PAYLOAD_ALIGN * PAYLOAD_ALIGN;
-    if (comm->piece_bytes < PIECE_MIN)
-        comm->piece_bytes = PIECE_MIN;
+    comm->part_bytes = budget / 4 / PAYLOAD_ALIGN * PAYLOAD_ALIGN;
+    if (comm->part_bytes < PART_MIN)
+        comm->part_bytes = PART_MIN;
 }
 
 static dp_status_t enter_sum(dp_comm_t *comm, dp_stream_t *s, queue_t *q)
@@ -42,23 +42,23 @@ static dp_status_t enter_sum(dp_comm_t *comm, dp_stream_t *s, queue_t *q)
     return DP_OK;
 }
 
-static dp_status_t sum_slice(const queue_t *q, const plan_sum_t *sum, uint32_t piece, dp_dtype_t dtype)
+static dp_status_t sum_slice(const queue_t *q, const plan_sum_t *sum, uint32_t part, dp_dtype_t dtype)
 {
     const dp_comm_t *comm = q->comm;
     size_t n = count_of(comm->nranks);
-    size_t first = ipc_plan_sum_slice(sum, piece, comm->rank), end = ipc_plan_sum_slice(sum, piece, comm->rank + 1);
+    size_t first = ipc_plan_sum_slice(sum, part, comm->rank), end = ipc_plan_sum_slice(sum, part, comm->rank + 1);
     unsigned char *payload = comm->base_payload[comm->rank];
     uint32_t blocks;
     ipc_sum_t args = {
         .report = comm->report,
-        .heads = comm->base_lines[comm->rank] + base_line_head(n, piece % 2, 0) * LINE_BYTES,
-        .in = payload + ipc_base_in_at(n, comm->piece_bytes, piece % 2, 0),
+        .heads = comm->base_lines[comm->rank] + base_line_head(n, part % 2, 0) * LINE_BYTES,
+        .in = payload + ipc_base_in_at(n, comm->part_bytes, part % 2, 0),
         .peers = (const uint64_t *)(const void *)payload,
-        .in_stride = ipc_base_slice_room(n, comm->piece_bytes),
-        .out_at = ipc_base_out_at(n, comm->piece_bytes, piece % 2) + first * sum->element_bytes,
+        .in_stride = ipc_base_slice_room(n, comm->part_bytes),
+        .out_at = ipc_base_out_at(n, comm->part_bytes, part % 2) + first * sum->element_bytes,
         .elements = end - first,
         .count = sum->count,
-        .number = ipc_queue_value(q, comm->plan.counter, (uint32_t)comm->pieces, piece),
+        .number = ipc_queue_value(q, comm->plan.counter, (uint32_t)comm->parts, part),
         .nranks = (uint32_t)comm->nranks,
         .dtype = (uint32_t)dtype,
     };
@@ -72,27 +72,27 @@ static dp_status_t sum_slice(const queue_t *q, const plan_sum_t *sum, uint32_t p
                             blocks, SUM_THREADS, &args, "comm_cuda_ipc_sum");
 }
 
-static dp_status_t run_piece(const queue_t *q, const plan_sum_t *sum, uint32_t piece, dp_dtype_t dtype)
+static dp_status_t run_part(const queue_t *q, const plan_sum_t *sum, uint32_t part, dp_dtype_t dtype)
 {
     plan_t *plan = &q->comm->plan;
     dp_status_t status = DP_OK;
 
-    if (piece + 1 < ipc_plan_sum_pieces(sum)) {
-        ipc_plan_sum_stage(plan, sum, piece + 1);
+    if (part + 1 < ipc_plan_sum_parts(sum)) {
+        ipc_plan_sum_stage(plan, sum, part + 1);
         status = ipc_queue_run(q, plan);
     }
     if (status == DP_OK) {
-        ipc_plan_sum_hear(plan, sum, piece);
+        ipc_plan_sum_hear(plan, sum, part);
         status = ipc_queue_run(q, plan);
     }
     if (status == DP_OK)
-        status = sum_slice(q, sum, piece, dtype);
+        status = sum_slice(q, sum, part, dtype);
     if (status == DP_OK) {
-        ipc_plan_sum_tell(plan, sum, piece);
+        ipc_plan_sum_tell(plan, sum, part);
         status = ipc_queue_run(q, plan);
     }
     if (status == DP_OK) {
-        ipc_plan_sum_gather(plan, sum, piece);
+        ipc_plan_sum_gather(plan, sum, part);
         status = ipc_queue_run(q, plan);
     }
     return status;
@@ -100,33 +100,33 @@ static dp_status_t run_piece(const queue_t *q, const plan_sum_t *sum, uint32_t p
 
 dp_status_t ipc_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
-    plan_sum_t sum = {&comm->base, comm->piece_bytes, dp_dtype_bytes(dtype), count, (uint32_t)dtype, data};
+    plan_sum_t sum = {&comm->base, comm->part_bytes, dp_dtype_bytes(dtype), count, (uint32_t)dtype, data};
     plan_t *plan = &comm->plan;
-    uint32_t pieces;
+    uint32_t parts;
     dp_status_t status;
     queue_t q;
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
         return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: all_reduce adds f32, f64 and i64, not dtype %d",
                        comm->name, (int)dtype);
-    if (count > SIZE_MAX / 16 || count / (comm->piece_bytes / dp_dtype_bytes(dtype)) > UINT32_MAX / 4)
+    if (count > SIZE_MAX / 16 || count / (comm->part_bytes / dp_dtype_bytes(dtype)) > UINT32_MAX / 4)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: all_reduce of %zu elements", comm->name, count);
     if (count == 0 || comm->nranks == 1)
         return DP_OK;
     status = enter_sum(comm, s, &q);
     if (status < 0)
         return status;
-    pieces = ipc_plan_sum_pieces(&sum);
-    plan->base = (uint32_t)comm->pieces;
+    parts = ipc_plan_sum_parts(&sum);
+    plan->base = (uint32_t)comm->parts;
     ipc_plan_sum_stage(plan, &sum, 0);
     status = ipc_queue_run(&q, plan);
-    for (uint32_t i = 0; i < pieces && status == DP_OK; i++)
-        status = run_piece(&q, &sum, i, dtype);
+    for (uint32_t i = 0; i < parts && status == DP_OK; i++)
+        status = run_part(&q, &sum, i, dtype);
     if (status == DP_OK) {
         ipc_plan_sum_end(plan, &sum);
         status = ipc_queue_run(&q, plan);
     }
     status = ipc_queue_leave(&q, status);
-    comm->pieces += status == DP_OK ? pieces : 0;
+    comm->parts += status == DP_OK ? parts : 0;
     return status;
 }

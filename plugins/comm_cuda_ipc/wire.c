@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * wire.c: meetings of ranks on the host, with descriptors of memory.
+ * wire.c: barriers of ranks on the host, which hand on descriptors of memory. Each is a round.
  *
- * A rank can be at most one meeting ahead of another: it leaves meeting k only with everybody's
+ * A rank can be at most one round ahead of another: it leaves round k only with everybody's
  * message k, so two places for each sender hold whatever may come. */
 #include "wire.h"
 
@@ -22,11 +22,11 @@
 typedef struct message {
     uint32_t magic, from;
     uint64_t nonce[2]; /* the receiver's */
-    uint32_t meeting, has_fd;
+    uint32_t round, has_fd;
 } message_t;
 
 typedef struct arrival {
-    uint32_t meeting; /* 0: none */
+    uint32_t round; /* 0: none */
     int fd;
 } arrival_t;
 
@@ -34,7 +34,7 @@ typedef struct peer {
     wire_address_t address;
     struct sockaddr_un at;
     socklen_t at_bytes;
-    arrival_t arrivals[2]; /* by meeting % 2 */
+    arrival_t arrivals[2]; /* by round % 2 */
     bool sent;
 } peer_t;
 
@@ -42,7 +42,7 @@ struct wire {
     const dp_host_t *host;
     int32_t rank, nranks;
     int socket;
-    uint32_t meeting;
+    uint32_t round;
     wire_address_t own;
     char what[WHAT_ROOM];
     peer_t peers[];
@@ -142,7 +142,7 @@ void ipc_wire_close(wire_t *wire)
         return;
     for (int32_t p = 0; p < wire->nranks; p++)
         for (int i = 0; i < 2; i++)
-            if (wire->peers[p].arrivals[i].meeting != 0 && wire->peers[p].arrivals[i].fd >= 0)
+            if (wire->peers[p].arrivals[i].round != 0 && wire->peers[p].arrivals[i].fd >= 0)
                 close(wire->peers[p].arrivals[i].fd);
     if (wire->socket >= 0)
         close(wire->socket);
@@ -188,7 +188,7 @@ static bool send_message(wire_t *wire, int32_t to, int fd)
 {
     peer_t *peer = &wire->peers[to];
     bool with_fd = fd >= 0 && !ipc_wire_same_process(wire, to);
-    message_t message = {MAGIC, (uint32_t)wire->rank, {0, 0}, wire->meeting, with_fd};
+    message_t message = {MAGIC, (uint32_t)wire->rank, {0, 0}, wire->round, with_fd};
     struct iovec part = {&message, sizeof(message)};
     control_t control;
     struct msghdr all = {.msg_name = &peer->at, .msg_namelen = peer->at_bytes, .msg_iov = &part, .msg_iovlen = 1};
@@ -246,18 +246,18 @@ static void accept_message(wire_t *wire, const message_t *message, ssize_t bytes
     bool good = trusted && bytes == (ssize_t)sizeof(*message) && message->magic == MAGIC &&
                 message->from < (uint32_t)wire->nranks && message->from != (uint32_t)wire->rank &&
                 memcmp(message->nonce, wire->own.nonce, sizeof(message->nonce)) == 0 &&
-                message->meeting - wire->meeting <= 1 && message->has_fd == (uint32_t)(fd >= 0);
+                message->round - wire->round <= 1 && message->has_fd == (uint32_t)(fd >= 0);
 
     if (good) {
-        arrival = &wire->peers[message->from].arrivals[message->meeting % 2];
-        good = arrival->meeting == 0;
+        arrival = &wire->peers[message->from].arrivals[message->round % 2];
+        good = arrival->round == 0;
     }
     if (!good) {
         if (fd >= 0)
             close(fd);
         return;
     }
-    arrival->meeting = message->meeting;
+    arrival->round = message->round;
     arrival->fd = fd;
 }
 
@@ -278,11 +278,11 @@ static bool receive_message(wire_t *wire)
     return true;
 }
 
-/* ---- meetings ---- */
+/* ---- rounds ---- */
 
 static bool has_come(const wire_t *wire, int32_t rank)
 {
-    return rank == wire->rank || wire->peers[rank].arrivals[wire->meeting % 2].meeting == wire->meeting;
+    return rank == wire->rank || wire->peers[rank].arrivals[wire->round % 2].round == wire->round;
 }
 
 /* Sends what can be sent, takes what has come; a rank that is not done yet, or -1. */
@@ -301,15 +301,15 @@ static int32_t move_messages(wire_t *wire, int fd)
     return missing;
 }
 
-typedef struct meeting {
+typedef struct round {
     wire_t *wire;
     int fd;
     int32_t missing; /* a rank that has not come */
-} meeting_t;
+} round_t;
 
-static dp_status_t ask_meeting(void *arg)
+static dp_status_t ask_round(void *arg)
 {
-    meeting_t *m = arg;
+    round_t *m = arg;
 
     m->missing = move_messages(m->wire, m->fd);
     return m->missing < 0 ? DP_OK : DP_PENDING;
@@ -318,13 +318,13 @@ static dp_status_t ask_meeting(void *arg)
 dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in)
 {
     const dp_host_t *host = wire->host;
-    meeting_t m = {wire, fd, -1};
+    round_t m = {wire, fd, -1};
     dp_status_t status;
 
-    wire->meeting++;
+    wire->round++;
     for (int32_t p = 0; p < wire->nranks; p++)
         wire->peers[p].sent = false;
-    status = host->poll(host, ask_meeting, &m, -1, "ranks meet");
+    status = host->poll(host, ask_round, &m, -1, "ranks meet");
     if (status == DP_ERR_TIMEOUT && host->aborted(host) == DP_OK)
         return DP_FAIL(host, DP_ERR_TIMEOUT,
                        "%s: member %d (process %d) has not come; ranks must see each other's processes and network "
@@ -333,10 +333,10 @@ dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in)
     if (status < 0)
         return status;
     for (int32_t p = 0; p < wire->nranks; p++) {
-        arrival_t *arrival = &wire->peers[p].arrivals[wire->meeting % 2];
-        int came = p != wire->rank && arrival->meeting == wire->meeting ? arrival->fd : -1;
+        arrival_t *arrival = &wire->peers[p].arrivals[wire->round % 2];
+        int came = p != wire->rank && arrival->round == wire->round ? arrival->fd : -1;
 
-        arrival->meeting = 0;
+        arrival->round = 0;
         if (fds_in != NULL)
             fds_in[p] = came;
         else if (came >= 0)

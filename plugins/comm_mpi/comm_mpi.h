@@ -18,7 +18,7 @@
 #define NAME_BYTES  64
 #define LABEL_BYTES 64
 
-/* What travels in front of the data of every sum. */
+/* What is sent in front of the data of every sum. */
 typedef struct sum_head {
     uint64_t count;
     uint32_t number, dtype;

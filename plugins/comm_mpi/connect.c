@@ -30,7 +30,7 @@ static dp_status_t judge_place(dp_comm_t *comm, const place_t *own, const place_
     for (int32_t before = 0; before < rank; before++)
         if (comm->places[before] == place->rank)
             return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                           "group %s: ranks %d and %d are in one process; over MPI each rank is a process of its own",
+                           "group %s: ranks %d and %d are in one process; over MPI each rank is a separate process",
                            comm->name, world[before], world[rank]);
     return DP_OK;
 }

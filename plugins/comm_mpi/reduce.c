@@ -23,10 +23,10 @@ typedef struct reduction {
 } reduction_t;
 
 /* What is summed at a time: `count` elements from `data` on. */
-typedef struct piece {
+typedef struct block {
     unsigned char *data;
     size_t count;
-} piece_t;
+} block_t;
 
 dp_status_t mpi_reduce_open(dp_comm_t *comm, size_t reduce_bytes)
 {
@@ -46,34 +46,34 @@ dp_status_t mpi_reduce_open(dp_comm_t *comm, size_t reduce_bytes)
 
 /* ---- slices ---- */
 
-static size_t slice_at(const reduction_t *r, const piece_t *p, int32_t rank)
+static size_t slice_at(const reduction_t *r, const block_t *p, int32_t rank)
 {
     return p->count * (size_t)rank / (size_t)r->comm->nranks * dp_dtype_bytes(r->dtype);
 }
 
-static int slice_bytes(const reduction_t *r, const piece_t *p, int32_t rank)
+static int slice_bytes(const reduction_t *r, const block_t *p, int32_t rank)
 {
     return (int)(slice_at(r, p, rank + 1) - slice_at(r, p, rank));
 }
 
 /* Rank 0's + rank 1's + ...: where rank 0 is another, its slice is what is added to. */
-static void add_slice(const reduction_t *r, const piece_t *p)
+static void add_slice(const reduction_t *r, const block_t *p)
 {
     dp_comm_t *comm = r->comm;
     unsigned char *own = p->data + slice_at(r, p, comm->rank), *sum = comm->rank == 0 ? own : comm->staging;
     size_t bytes = (size_t)slice_bytes(r, p, comm->rank);
 
-    for (size_t at = 0; at < bytes; at += SUM_BLOCK_BYTES) {
-        size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
+    for (size_t at = 0; at < bytes; at += SUM_CACHE_BYTES) {
+        size_t some = bytes - at < SUM_CACHE_BYTES ? bytes - at : SUM_CACHE_BYTES;
 
         for (int32_t rank = 1; rank < comm->nranks; rank++)
             comm_add_values(sum + at,
                             rank == comm->rank
                                 ? own + at
                                 : comm->staging + (size_t)(rank - (rank > comm->rank)) * comm->slice_bytes + at,
-                            block, r->dtype);
+                            some, r->dtype);
         if (sum != own)
-            memcpy(own + at, sum + at, block);
+            memcpy(own + at, sum + at, some);
     }
 }
 
@@ -109,8 +109,8 @@ static dp_status_t check_heads(const reduction_t *r)
     return DP_OK;
 }
 
-/* Heads, with the first piece, are slots 0 and 1 of the requests; slices slots 2 and 3. */
-static dp_status_t gather_slices(const reduction_t *r, const piece_t *p, bool first, const char *what)
+/* Heads, with the first block, are slots 0 and 1 of the requests; slices slots 2 and 3. */
+static dp_status_t gather_slices(const reduction_t *r, const block_t *p, bool first, const char *what)
 {
     dp_comm_t *comm = r->comm;
     int peers = comm->nranks - 1, code = MPI_SUCCESS, head_bytes = (int)sizeof(sum_head_t);
@@ -137,7 +137,7 @@ static dp_status_t gather_slices(const reduction_t *r, const piece_t *p, bool fi
     return status < 0 ? status : mpi_wait_peers(comm, comm->requests, 4 * peers, MPI_STATUSES_IGNORE, what);
 }
 
-static dp_status_t hand_out(const reduction_t *r, const piece_t *p, const char *what)
+static dp_status_t hand_out(const reduction_t *r, const block_t *p, const char *what)
 {
     dp_comm_t *comm = r->comm;
     int peers = comm->nranks - 1, code = MPI_SUCCESS;
@@ -168,7 +168,7 @@ static dp_status_t run_reduce(void *arg)
              r->number, r->count, comm->name);
     comm->sum_head = (sum_head_t){r->count, r->number, (uint32_t)r->dtype};
     do {
-        piece_t p = {r->data + done * unit, r->count - done < most ? r->count - done : most};
+        block_t p = {r->data + done * unit, r->count - done < most ? r->count - done : most};
 
         status = gather_slices(r, &p, done == 0, what);
         if (status >= 0) {

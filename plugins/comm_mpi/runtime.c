@@ -19,7 +19,7 @@
 
 typedef enum phase {
     PHASE_NONE,
-    /* MPI_Init_thread runs, on a thread of its own: it may block for as long as it likes */
+    /* MPI_Init_thread runs, on a separate thread: it may block for as long as it likes */
     PHASE_STARTING,
     PHASE_STARTED,
     PHASE_COPYING,  /* the communicator of all processes */
@@ -177,7 +177,7 @@ static bool meet_all(int *ms)
     return done;
 }
 
-/* The second meeting takes as long as the way to each other does. */
+/* The second barrier takes as long as a message between the ranks does. */
 static bool part(int *ms)
 {
     int began;

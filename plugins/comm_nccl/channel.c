@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * channel.c: messages and groups of them.
  *
- * A message travels as a head (its tag) and a whole slot, so that the sizes of both sides agree
+ * A message is sent as a head (its tag) and a whole slot, so that the sizes of both sides agree
  * whatever the tags say, and a wrong tag is found out instead of undefined. Shorter messages are
  * first copied into a slot of the sender's. */
 #include "comm_nccl.h"

@@ -34,7 +34,7 @@
 typedef struct pair {
     struct pair *next;
     int32_t peer, sends;
-    uint32_t channel; /* where it has one of its own; else 0 */
+    uint32_t channel; /* where it has a separate one; else 0 */
     ncclComm_t comm;  /* NULL: not connected */
 } pair_t;
 
@@ -113,7 +113,7 @@ struct dp_comm {
     bool chosen, one_sided;      /* channels are windows, into which senders put: puts.c */
     char lacking[LACKING_BYTES]; /* of what those need; "": nothing that this rank knows of */
     CUstream side;               /* ends waits for them; NULL: not one-sided */
-    /* of the window that was made, in a communicator of its own, to see whether there are any:
+    /* of the window that was made, in a separate communicator, to see whether there are any:
      * choose.c */
     unsigned char *tried_memory;
     void *tried_handle;

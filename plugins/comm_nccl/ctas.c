@@ -4,8 +4,8 @@
  *
  * A block of NCCL's fills a multiprocessor, and a kernel that waits for its peer keeps what it has.
  * Two ranks that have started different kernels, each with too little room left for the other's,
- * wait for ever. So all that may run at once has to fit: the kernels of every pair (each has a
- * stream of its own), one exchange and one sum (each kind has a lane), over all groups of a
+ * wait for ever. So all that may run at once has to fit: the kernels of every pair (each has
+ * its own stream), one exchange and one sum (each kind has a lane), over all groups of a
  * rank. */
 #include "comm_nccl.h"
 
@@ -107,7 +107,7 @@ dp_status_t nccl_ctas_check(dp_comm_t *comm)
     return DP_FAIL(
         comm->host, DP_ERR_INVALID,
         "rank %d: group %s: kernels of NCCL that may run at once have %u blocks (%u pairs of %u, exchanges %u, "
-        "sums %u), each on a multiprocessor of its own; the share for communication has %u: ranks could wait "
+        "sums %u), each on a separate multiprocessor; the share for communication has %u: ranks could wait "
         "for each other for ever. Give it more (comm_sms)%s",
         WORLD(comm), comm->name, all, pairs, made_of(ctas.pair), rows * made_of(ctas.rows), sums * made_of(ctas.sums),
         share, getenv("NCCL_MAX_CTAS") != NULL ? ", or unset NCCL_MAX_CTAS" : "");

@@ -4,7 +4,7 @@
  * linked with libnccl.
  *
  * DUALPIPE_DEBUG=lib.nccl=FILE names another library than libnccl.so.2. With
- * DUALPIPE_DEBUG=nccl.same_gpu=1 the process gets an NCCL_HOSTID of its own before the library is
+ * DUALPIPE_DEBUG=nccl.same_gpu=1 the process gets its own NCCL_HOSTID before the library is
  * opened, so that NCCL lets several processes share a GPU (it then uses sockets: for tests). */
 #ifndef COMM_NCCL_API_H
 #define COMM_NCCL_API_H

@@ -4,7 +4,7 @@
  *
  * NCCL's own all-reduce adds in an order of its choice, and is taken where
  * DUALPIPE_DEBUG=nccl.sums=unordered asks for its speed. Otherwise every rank gets one slice of a
- * piece from all others, adds it in rank order, and hands the sum to all: as many bytes as a ring
+ * block from all others, adds it in rank order, and hands the sum to all: as many bytes as a ring
  * moves, and the same bits everywhere. A round of heads goes first, so that ranks that sum
  * different things find out before sizes differ. */
 #include "comm_nccl.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* two groups and a kernel for each piece: a quarter of a millisecond */
+/* two groups and a kernel for each block: a quarter of a millisecond */
 #define DEFAULT_BYTES ((size_t)64 << 20)
 #define THREADS       256
 #define MOST_BLOCKS   64
@@ -70,7 +70,7 @@ static dp_status_t exchange_heads(dp_comm_t *comm, const uint32_t words[4], dp_s
                                          comm->rank, words, NCCL_FAULT_SUM, comm, s);
 }
 
-/* Slice p of a piece: [*first, *first + return value). */
+/* Slice p of a block: [*first, *first + return value). */
 static size_t slice_of(size_t count, size_t slice, int32_t p, size_t *first)
 {
     *first = (size_t)p * slice < count ? (size_t)p * slice : count;
@@ -116,7 +116,7 @@ static dp_status_t add_slices(dp_comm_t *comm, void *own, size_t count, dp_dtype
 }
 
 /* Slices of 16 bytes and more, as even as can be. */
-static dp_status_t sum_piece(dp_comm_t *comm, unsigned char *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+static dp_status_t sum_block(dp_comm_t *comm, unsigned char *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     size_t size = dp_dtype_bytes(dtype), n = (size_t)comm->nranks, unit = 16 / size;
     size_t slice = ((count + n - 1) / n + unit - 1) / unit * unit, mine, own;
@@ -158,6 +158,6 @@ dp_status_t nccl_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_
     if (status >= 0 && comm->unordered)
         return sum_unordered(comm, data, count, dtype, s);
     for (size_t at = 0; at < count && status >= 0; at += most)
-        status = sum_piece(comm, (unsigned char *)data + at * size, count - at < most ? count - at : most, dtype, s);
+        status = sum_block(comm, (unsigned char *)data + at * size, count - at < most ? count - at : most, dtype, s);
     return status;
 }

@@ -5,7 +5,7 @@
  * NCCL wants counts on the host, where they are known only when the stream gets there, and the host
  * has long gone on. So a thread of ours takes one exchange after the other: the caller's stream
  * says when the counts are there and then waits; the thread has them exchanged, reads them, and has
- * so many rows moved, straight from where the caller has them, all on a stream of its own; that
+ * so many rows moved, straight from where the caller has them, all on the thread's stream; that
  * lets the caller's stream go on. All calls of NCCL for rows come from this thread, in the order of
  * the exchanges, which all ranks have in common. */
 #include "comm_nccl.h"

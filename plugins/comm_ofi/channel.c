@@ -37,8 +37,7 @@ static unsigned char *data_of(const dp_channel_end_t *end, uint64_t slot)
 }
 
 /* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op
- * for messages. Bells by slot; behind them, where data are a write of their own, bells for
- * those. */
+ * for messages. Bells by slot; behind them, where data are a separate write, bells for those. */
 area_t ofi_channel_area(const dp_channel_end_t *end, bool ours)
 {
     bool receiver = ours != (end->config.sender != 0);

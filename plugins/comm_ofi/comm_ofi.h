@@ -9,7 +9,7 @@
  * it has been placed, and counts how often. Rings may overtake each other on their way and nothing
  * changes: a bell belongs to one slot (or to credits, of which only the number matters).
  *
- *   AREA_BASE     hello by rank, meetings by round, staging of all_reduce by buffer and rank
+ *   AREA_BASE     hello by rank, barriers by round, staging of all_reduce by buffer and rank
  *   AREA_SLOTS    receiving end of a channel: a bell for each slot
  *   AREA_CREDIT   sending end of a channel: a bell for credits
  *   AREA_ROWS     an exchange: credits by rank, heads and rows by slot and rank */
@@ -36,7 +36,7 @@
 #define HEAD_BYTES    32
 #define ADDRESS_BYTES 128
 #define TEXT_BYTES    400
-/* A bell's number travels as 32 bits of completion data: which start made it, and which one of
+/* A bell's number is sent as 32 bits of completion data: which start made it, and which one of
  * that. */
 #define BELL_BITS  20
 #define ROUNDS_MAX (1u << (32 - BELL_BITS))
@@ -44,7 +44,7 @@
 /* How often a bell rang; only who has the lock of the wire rings. */
 typedef struct bell {
     alignas(CACHE_LINE) dp_signal_t signal;
-    /* of the put that rang it, where credits may travel with it; else NULL */
+    /* of the put that rang it, where credits may come with it; else NULL */
     const struct head *head;
 } bell_t;
 
@@ -85,7 +85,7 @@ typedef struct place {
     uint64_t data_address, data_key;
 } place_t;
 
-/* What travels in front of the data. */
+/* What is sent in front of the data. */
 typedef struct head {
     union {
         struct {
@@ -100,11 +100,11 @@ typedef struct head {
         } rows;
         struct {
             uint64_t count;
-            uint32_t number, dtype, piece;
+            uint32_t number, dtype, block;
             int32_t sender;
         } sum;
     };
-    /* a bell of the receiver that rings as well, + 1: a credit that travels with a message */
+    /* a bell of the receiver that rings as well, + 1: a credit that comes with a message */
     uint32_t credit;
 } head_t;
 _Static_assert(sizeof(head_t) == HEAD_BYTES, "the head of a put");
@@ -117,7 +117,7 @@ typedef struct ticket {
 
 typedef struct put {
     int32_t to;
-    uint32_t bell, data_bell; /* data_bell: where data that are a write of their own ring */
+    uint32_t bell, data_bell; /* data_bell: where data that are a separate write ring */
     uint64_t head_at, key;
     bool apart; /* the data are not put right behind the head, but here */
     uint64_t data_at, data_key;
@@ -125,7 +125,7 @@ typedef struct put {
     void *desc; /* of data in memory of the device that the provider reaches */
     size_t bytes;
     bool delivered; /* it is finished only when it has been placed */
-    bool carries;   /* a credit may travel with it */
+    bool carries;   /* a credit may go with it */
     const char *what;
 } put_t;
 
@@ -137,7 +137,7 @@ typedef struct op {
     uint32_t posted;
     int32_t peer;
     head_t head;
-    ticket_t tickets[TICKETS]; /* of writes, and of bells that are writes of their own */
+    ticket_t tickets[TICKETS]; /* of writes, and of bells that are separate writes */
     void *desc;
     unsigned char *bounce; /* a copy of the data goes here first; NULL: not needed */
     struct op *next;
@@ -221,15 +221,15 @@ struct dp_comm {
     wire_t wire;
     region_t *regions; /* [region_count], by round; the array changes under the wire's lock */
     uint32_t region_count;
-    size_t piece_bytes;
+    size_t block_bytes;
     size_t memory_bytes;
     area_t base;     /* ours */
     region_t ground; /* the first region, where that lies */
     place_t *bases;  /* [nranks] AREA_BASE of each rank */
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
-    uint32_t meetings;   /* on the host */
-    uint32_t pieces;     /* of all_reduce, done so far; the stream's */
+    uint32_t barriers;   /* on the host */
+    uint32_t blocks;     /* of all_reduce, done so far; the stream's */
     uint32_t reductions; /* enqueued so far */
     bool broken;         /* an open or start failed: nobody is there to meet */
 };
@@ -245,7 +245,7 @@ struct dp_channel_end {
     bell_t *bells;        /* ours: by slot, or of the credits */
     place_t far;          /* the other side's area */
     op_t *op;             /* for sends, or for credits */
-    uint32_t *heard;      /* by slot: rings of data that are a write of their own */
+    uint32_t *heard;      /* by slot: rings of data that are a separate write */
     part_t part;
     uint64_t count, released; /* messages enqueued, slots given back */
 };
@@ -263,7 +263,7 @@ struct dp_exchange {
     op_t *credits;    /* [nranks] for credits */
     bell_t *own;      /* credits that we give ourselves */
     int32_t *counts;  /* [slots * nranks] received, checked */
-    uint32_t *heard;  /* [slots * nranks] rings of rows that are a write of their own */
+    uint32_t *heard;  /* [slots * nranks] rings of rows that are a separate write */
     int32_t *sending; /* [2 * nranks] rows for each rank, and where they begin */
     part_t part;      /* shown: rows and counts by slot */
     uint64_t count, released;

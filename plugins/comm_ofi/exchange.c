@@ -199,7 +199,7 @@ static uint32_t rings(const round_t *r)
     return (uint32_t)(r->count / r->x->config.slots + 1);
 }
 
-/* All counts are looked at before any row travels: an overflow sends nothing. */
+/* All counts are checked before any row is sent: an overflow sends nothing. */
 static dp_status_t read_counts(const round_t *r)
 {
     dp_exchange_t *x = r->x;

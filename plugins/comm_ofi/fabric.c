@@ -264,7 +264,7 @@ static int register_by(dp_comm_t *comm, struct fid_domain *domain, void *base, s
     return fi_mr_regattr(domain, &attr, 0, mr_out);
 }
 
-/* A capability says little of this device: the provider is asked to take a piece of its memory. */
+/* A capability says little of this device: the provider is asked to register some of its memory. */
 static int try_device(dp_comm_t *comm, struct fi_info *info)
 {
     struct fid_fabric *fabric = NULL;

@@ -19,8 +19,7 @@ dp_status_t ofi_gpu_open(const dp_host_t *host, const dp_device_vt_t *vt, dp_dev
 /* Ends the threads: nothing of ours runs any more. */
 void ofi_gpu_stop(gpu_t *gpu);
 void ofi_gpu_close(gpu_t *gpu);
-/* Lives as long as gpu. waits: its functions wait for other ranks, and have a thread of their
- * own. */
+/* Lives as long as gpu. waits: its functions wait for other ranks, and have their own thread. */
 dp_status_t ofi_gpu_queue_open(gpu_t *gpu, bool waits, gpu_queue_t **queue_out);
 size_t ofi_gpu_queue_bytes(void);
 /* As launch() of the device. Of fn only: gpu_copy. */

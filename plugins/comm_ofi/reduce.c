@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather by puts.
+ * reduce.c: barriers, and all_reduce as reduce-scatter plus all-gather by puts.
  *
- * all_reduce works in pieces, numbered q over the life of the instance, with two buffers for each
+ * all_reduce works in blocks, numbered q over the life of the instance, with two buffers for each
  * purpose:
- *   stage q     our data of piece q, cut into slices --> in[q % 2][us] of the rank that sums the
+ *   stage q     our data of block q, cut into slices --> in[q % 2][us] of the rank that sums the
  *               slice
  *   sum q       in[q % 2] of all ranks, added in rank order --> mine[q % 2] --> out[q % 2][us] of
  *               all ranks
@@ -12,7 +12,7 @@
  * in the order stage q+1, sum q, gather q. in[q % 2][us] of rank r is free for q + 2 because gather
  * q has seen r's sum of q, which read it; out[q % 2][us] of r is free for q + 2 because sum q+2 has
  * seen r's stage q+2, which r does after its gather q. The n-th ring of a buffer's bell is its n-th
- * piece. */
+ * block. */
 #include "comm_ofi.h"
 
 #include "plugins/comm/sums.h"
@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define REDUCE_BYTES (1 << 20)
-#define PIECE_MIN    4096
+#define BLOCK_MIN    4096
 
 typedef struct reduction {
     dp_comm_t *comm;
@@ -36,19 +36,19 @@ void ofi_base_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
-    comm->piece_bytes = budget / 4 / CACHE_LINE * CACHE_LINE;
-    if (comm->piece_bytes < PIECE_MIN)
-        comm->piece_bytes = PIECE_MIN;
+    comm->block_bytes = budget / 4 / CACHE_LINE * CACHE_LINE;
+    if (comm->block_bytes < BLOCK_MIN)
+        comm->block_bytes = BLOCK_MIN;
 }
 
-/* A head and the largest slice of a piece. */
+/* A head and the largest slice of a block. */
 static size_t cell_bytes(const dp_comm_t *comm)
 {
-    return CACHE_LINE + comm_round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
+    return CACHE_LINE + comm_round_line(comm->block_bytes / (size_t)comm->nranks + 8);
 }
 
-/* Bells: hello by rank, meetings by round, in by buffer and rank, out likewise. Memory: a line for
- * hello and meetings, cells of in and out. What is ours alone: ops for hello and meetings, staging
+/* Bells: hello by rank, barriers by round, in by buffer and rank, out likewise. Memory: a line for
+ * hello and barriers, cells of in and out. What is ours alone: ops for hello and barriers, staging
  * and sums, cells of mine and bounces. */
 typedef enum purpose { PURPOSE_IN = 0, PURPOSE_OUT = 1 } purpose_t;
 
@@ -88,7 +88,7 @@ area_t ofi_base_area(const dp_comm_t *comm)
     area_t area = {
         .kind = AREA_BASE,
         .peer = -1,
-        .unit = comm->piece_bytes,
+        .unit = comm->block_bytes,
         .bytes = cell_at(comm, (uint32_t)(4 * n)),
         .bells = (uint32_t)(n + MEET_ROUNDS + 4 * n),
         .private_bytes = (1 + 4 * n) * sizeof(op_t) + (3 + (comm->wire.bounce ? 2 * n : 0)) * cell_bytes(comm),
@@ -124,9 +124,9 @@ static bell_t *bell_of(const dp_comm_t *comm, uint32_t bell)
     return &comm->ground.bells[comm->base.bell + bell];
 }
 
-/* ---- meetings ---- */
+/* ---- barriers ---- */
 
-/* News without data. It is finished only when it has arrived: behind the last meeting the endpoints
+/* News without data. It is finished only when it has arrived: behind the last barrier the endpoints
  * are closed. */
 static dp_status_t ring_at(dp_comm_t *comm, int32_t to, uint32_t bell)
 {
@@ -137,20 +137,20 @@ static dp_status_t ring_at(dp_comm_t *comm, int32_t to, uint32_t bell)
         .head_at = far->address,
         .key = far->key,
         .delivered = true,
-        .what = "the news of a meeting does not leave",
+        .what = "the news of a barrier does not leave",
     };
     dp_status_t status = ofi_wire_put(comm, host_op(comm), &put);
 
-    return status == DP_OK ? ofi_wire_finish(comm, host_op(comm), "the news of a meeting does not arrive") : status;
+    return status == DP_OK ? ofi_wire_finish(comm, host_op(comm), "the news of a barrier does not arrive") : status;
 }
 
-static dp_status_t explain_meeting(dp_comm_t *comm, dp_status_t status, int32_t peer)
+static dp_status_t explain_barrier(dp_comm_t *comm, dp_status_t status, int32_t peer)
 {
     cause_t cause = comm_cause_of(comm->host);
 
     if (!ofi_wire_is_news(comm, status))
         return status;
-    return DP_FAIL(comm->host, status, "rank %d: meeting of group %s, rank %d: %s", comm->world[comm->rank], comm->name,
+    return DP_FAIL(comm->host, status, "rank %d: barrier of group %s, rank %d: %s", comm->world[comm->rank], comm->name,
                    comm->world[peer], cause.text);
 }
 
@@ -194,41 +194,41 @@ dp_status_t ofi_base_greet(dp_comm_t *comm)
 /* Dissemination: in round k each rank hears from the one 2^k before it. */
 dp_status_t ofi_base_meet(dp_comm_t *comm)
 {
-    uint32_t number = ++comm->meetings;
+    uint32_t number = ++comm->barriers;
 
     for (int32_t k = 0, step = 1; step < comm->nranks; k++, step *= 2) {
         int32_t to = (comm->rank + step) % comm->nranks, from = (comm->rank + comm->nranks - step) % comm->nranks;
         dp_status_t status = ring_at(comm, to, meet_bell(comm, k));
 
         if (status < 0)
-            return explain_meeting(comm, status, to);
+            return explain_barrier(comm, status, to);
         status = ofi_wire_wait(comm, &bell_of(comm, meet_bell(comm, k))->signal, number, "a rank has not come");
         if (status < 0)
-            return explain_meeting(comm, status, from);
+            return explain_barrier(comm, status, from);
     }
     return DP_OK;
 }
 
 /* ---- sums ---- */
 
-/* Piece i of a reduction: `bytes` at `offset` of the data. */
-typedef struct piece {
+/* Block i of a reduction: `bytes` at `offset` of the data. */
+typedef struct block {
     size_t offset, bytes, elements;
     uint32_t q;
-} piece_t;
+} block_t;
 
-static piece_t piece_of(const reduction_t *r, size_t i, uint32_t first)
+static block_t block_of(const reduction_t *r, size_t i, uint32_t first)
 {
-    size_t unit = dp_dtype_bytes(r->dtype), most = r->comm->piece_bytes / unit;
-    piece_t p = {.offset = i * most * unit, .q = first + (uint32_t)i};
+    size_t unit = dp_dtype_bytes(r->dtype), most = r->comm->block_bytes / unit;
+    block_t p = {.offset = i * most * unit, .q = first + (uint32_t)i};
 
     p.elements = r->count - i * most < most ? r->count - i * most : most;
     p.bytes = p.elements * unit;
     return p;
 }
 
-/* Where the slice that `rank` sums begins, in bytes of the piece; of `nranks`: its end. */
-static size_t slice_at(const reduction_t *r, const piece_t *p, int32_t rank)
+/* Where the slice that `rank` sums begins, in bytes of the block; of `nranks`: its end. */
+static size_t slice_at(const reduction_t *r, const block_t *p, int32_t rank)
 {
     return p->elements * (size_t)rank / (size_t)r->comm->nranks * dp_dtype_bytes(r->dtype);
 }
@@ -244,7 +244,7 @@ static dp_status_t explain_sum(const reduction_t *r, dp_status_t status, int32_t
                    comm->world[comm->rank], r->number, r->count, comm->name, comm->world[peer], cause.text);
 }
 
-static dp_status_t send_slice(const reduction_t *r, const piece_t *p, purpose_t purpose, int32_t to, const void *data,
+static dp_status_t send_slice(const reduction_t *r, const block_t *p, purpose_t purpose, int32_t to, const void *data,
                               size_t bytes)
 {
     dp_comm_t *comm = r->comm;
@@ -264,14 +264,14 @@ static dp_status_t send_slice(const reduction_t *r, const piece_t *p, purpose_t 
     op->head.sum.count = r->count;
     op->head.sum.number = r->number;
     op->head.sum.dtype = (uint32_t)r->dtype;
-    op->head.sum.piece = p->q;
+    op->head.sum.block = p->q;
     op->head.sum.sender = comm->rank;
     status = ofi_wire_put(comm, op, &put);
     return status < 0 ? explain_sum(r, status, to) : DP_OK;
 }
 
 /* All puts of a purpose have left. */
-static dp_status_t finish_puts(const reduction_t *r, const piece_t *p, purpose_t purpose)
+static dp_status_t finish_puts(const reduction_t *r, const block_t *p, purpose_t purpose)
 {
     dp_comm_t *comm = r->comm;
 
@@ -286,7 +286,7 @@ static dp_status_t finish_puts(const reduction_t *r, const piece_t *p, purpose_t
 }
 
 /* The slice that `from` put into our cell. */
-static dp_status_t hear_slice(const reduction_t *r, const piece_t *p, purpose_t purpose, int32_t from,
+static dp_status_t hear_slice(const reduction_t *r, const block_t *p, purpose_t purpose, int32_t from,
                               const unsigned char **data_out)
 {
     dp_comm_t *comm = r->comm;
@@ -300,7 +300,7 @@ static dp_status_t hear_slice(const reduction_t *r, const piece_t *p, purpose_t 
         return explain_sum(r, status, from);
     memcpy(&head, at - HEAD_BYTES, HEAD_BYTES);
     if (head.sum.count != r->count || head.sum.number != r->number || head.sum.dtype != (uint32_t)r->dtype ||
-        head.sum.piece != p->q || head.sum.sender != from)
+        head.sum.block != p->q || head.sum.sender != from)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
                        "rank %d: all_reduce %u in group %s has %zu elements of dtype %d, on rank %d it is %u of "
                        "%llu, dtype %u",
@@ -310,7 +310,7 @@ static dp_status_t hear_slice(const reduction_t *r, const piece_t *p, purpose_t 
     return DP_OK;
 }
 
-static dp_status_t stage(const reduction_t *r, const piece_t *p)
+static dp_status_t stage(const reduction_t *r, const block_t *p)
 {
     dp_comm_t *comm = r->comm;
     const unsigned char *data = r->data + p->offset;
@@ -325,7 +325,7 @@ static dp_status_t stage(const reduction_t *r, const piece_t *p)
     return status;
 }
 
-static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
+static dp_status_t sum_block(const reduction_t *r, const block_t *p)
 {
     dp_comm_t *comm = r->comm;
     int32_t n = comm->nranks;
@@ -338,8 +338,8 @@ static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
     for (int32_t rank = 0; rank < n && status == DP_OK; rank++)
         if (rank != comm->rank)
             status = hear_slice(r, p, PURPOSE_IN, rank, &from);
-    for (size_t at = 0; at < bytes && status == DP_OK; at += SUM_BLOCK_BYTES) {
-        size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
+    for (size_t at = 0; at < bytes && status == DP_OK; at += SUM_CACHE_BYTES) {
+        size_t some = bytes - at < SUM_CACHE_BYTES ? bytes - at : SUM_CACHE_BYTES;
 
         for (int32_t rank = 0; rank < n; rank++) {
             from = comm->ground.base + comm->base.offset + cell_at(comm, cell_number(comm, PURPOSE_IN, p->q, rank)) +
@@ -347,9 +347,9 @@ static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
             if (rank == comm->rank)
                 from = ours;
             if (rank == 0)
-                memcpy(out + at, from + at, block);
+                memcpy(out + at, from + at, some);
             else
-                comm_add_values(out + at, from + at, block, r->dtype);
+                comm_add_values(out + at, from + at, some, r->dtype);
         }
     }
     for (int32_t i = 1; i < n && status == DP_OK; i++)
@@ -357,7 +357,7 @@ static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
     return status == DP_OK ? ofi_copy(comm, own, out, bytes) : status;
 }
 
-static dp_status_t gather_piece(const reduction_t *r, const piece_t *p)
+static dp_status_t gather_block(const reduction_t *r, const block_t *p)
 {
     dp_comm_t *comm = r->comm;
     dp_status_t status = finish_puts(r, p, PURPOSE_IN); /* which read what is about to change */
@@ -378,25 +378,25 @@ static dp_status_t run_reduce(void *arg)
 {
     const reduction_t *r = arg;
     dp_comm_t *comm = r->comm;
-    size_t most = comm->piece_bytes / dp_dtype_bytes(r->dtype), pieces = (r->count + most - 1) / most;
-    uint32_t first = comm->pieces;
+    size_t most = comm->block_bytes / dp_dtype_bytes(r->dtype), blocks = (r->count + most - 1) / most;
+    uint32_t first = comm->blocks;
     dp_status_t status = DP_OK;
 
-    for (size_t i = 0; i <= pieces && status == DP_OK; i++) {
-        piece_t p;
+    for (size_t i = 0; i <= blocks && status == DP_OK; i++) {
+        block_t p;
 
-        if (i < pieces) {
-            p = piece_of(r, i, first);
+        if (i < blocks) {
+            p = block_of(r, i, first);
             status = stage(r, &p);
         }
         if (i > 0 && status == DP_OK) {
-            p = piece_of(r, i - 1, first);
-            status = sum_piece(r, &p);
+            p = block_of(r, i - 1, first);
+            status = sum_block(r, &p);
             if (status == DP_OK)
-                status = gather_piece(r, &p);
+                status = gather_block(r, &p);
         }
     }
-    comm->pieces = first + (uint32_t)pieces;
+    comm->blocks = first + (uint32_t)blocks;
     if (status < 0)
         ofi_wire_abandon(comm);
     return status;

@@ -20,7 +20,7 @@ bool ofi_wire_is_news(const dp_comm_t *comm, dp_status_t status)
     return status == DP_ERR_TIMEOUT || (is_poisoned(comm) && comm->host->aborted(comm->host) == DP_OK);
 }
 
-/* What ended all waits, unless the job has a cause of its own. */
+/* What ended all waits, unless the job has its own cause. */
 static dp_status_t verdict(const dp_comm_t *comm)
 {
     const wire_t *w = &comm->wire;
@@ -187,7 +187,7 @@ static void settle_ops(op_t **at)
         *at = (*at)->next_owing;
 }
 
-/* A credit that is owed to that rank travels with this put. */
+/* A credit that is owed to that rank goes with this put. */
 static void take_along(const posting_t *p)
 {
     op_t **at = &p->comm->wire.owing;
@@ -257,7 +257,7 @@ void ofi_wire_pay(dp_comm_t *comm, int64_t before_ns)
         op_t *op = w->owing;
         posting_t p = {comm, op, &op->credit, NULL, 1};
 
-        /* a write has a context of its own as long as it is under way; what is injected has none */
+        /* a write keeps its context as long as it is under way; what is injected has none */
         error = fits_inject(&p) || op->done.value == op->posted ? write_next(&p) : -FI_EAGAIN;
         if (error == 0)
             settle_ops(&w->owing);

@@ -9,7 +9,7 @@
 
 #define SMALL_BYTES 32
 
-/* A message and the news of it travel in one cache line when the data fit behind the tag. */
+/* A message and the news of it share a cache line when the data fit behind the tag. */
 typedef struct slot_head {
     alignas(CACHE_LINE) dp_signal_t published; /* number + 1 of the message in the slot */
     dp_message_tag_t tag;

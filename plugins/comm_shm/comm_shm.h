@@ -7,7 +7,7 @@
  * nothing of it before it has checked it. Each side waits on counters in its own memory, the peer
  * posts them:
  *
- *   AREA_BASE     meetings, staging of sums
+ *   AREA_BASE     barriers, staging of reductions
  *   AREA_SLOTS    receiving end of a channel: K slots of head and data, each with its own
  *                 `published`
  *   AREA_CREDIT   sending end of a channel: `credit`
@@ -25,7 +25,7 @@
 
 #define HOST_BYTES 96
 
-/* A counter with a cache line of its own. */
+/* A counter alone in its cache line. */
 typedef struct line {
     alignas(CACHE_LINE) dp_signal_t signal;
 } line_t;
@@ -53,7 +53,7 @@ typedef struct view {
     segment_t segment;
     area_t *areas; /* a private copy of the directory */
     uint32_t count;
-    bool loaded; /* the fields above are set; of our own rank from the start */
+    bool loaded; /* the fields above are set; of our rank from the start */
 } view_t;
 
 /* A list of segments that live as long as the instance. */
@@ -67,8 +67,8 @@ struct holding {
 typedef struct base {
     line_t *meet;                  /* [MEET_ROUNDS] */
     line_t *staged, *summed;       /* [nranks] by the rank that posts them */
-    struct reduce_head *heads;     /* [2] what a piece belongs to */
-    unsigned char *in[2], *out[2]; /* a piece of our data; our slice of its sum */
+    struct reduce_head *heads;     /* [2] what a block belongs to */
+    unsigned char *in[2], *out[2]; /* a block of our data; our slice of its sum */
 } base_t;
 
 struct dp_comm {
@@ -79,14 +79,14 @@ struct dp_comm {
     int32_t rank, nranks;
     int32_t *world; /* [nranks] */
     uint32_t round; /* of segments */
-    size_t piece_bytes;
+    size_t block_bytes;
     size_t memory_bytes;
     holding_t *own, *imported;
     base_t *bases; /* [nranks] */
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
-    uint32_t meetings;   /* on the host */
-    uint32_t pieces;     /* of sums, done so far; the stream's */
+    uint32_t barriers;   /* on the host */
+    uint32_t blocks;     /* of sums, done so far; the stream's */
     uint32_t reductions; /* enqueued so far */
     bool broken;         /* an open or start failed: nobody is there to meet */
 };

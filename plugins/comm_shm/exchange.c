@@ -124,7 +124,7 @@ static dp_status_t explain_round(const round_t *r, dp_status_t status, const cha
     return shm_is_news(status) ? comm_explain_round(r->x, r->number, status, doing, peer) : status;
 }
 
-/* All counts are looked at before any row travels: an overflow sends nothing. */
+/* All counts are checked before any row is sent: an overflow sends nothing. */
 static dp_status_t read_counts(const round_t *r)
 {
     dp_exchange_t *x = r->x;

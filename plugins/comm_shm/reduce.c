@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather over shared staging, or
+ * reduce.c: barriers, and all_reduce as reduce-scatter plus all-gather over shared staging, or
  * either of the two alone.
  *
- * Sums work in pieces, numbered q over the life of the instance, with two buffers for each purpose.
- * Of a piece each rank sums, or gives, a slice:
- *   stage q     our data of piece q --> our in[q % 2] post staged >= q + 1 at all
+ * Reductions work in blocks, numbered q over the life of the instance, with two buffers for each
+ * purpose. Of a block each rank sums, or gives, a slice:
+ *   stage q     our data of block q --> our in[q % 2] post staged >= q + 1 at all
  *   sum q       all ranks' in[q % 2], our slice of it, added in rank order --> out[q % 2] post
  *               summed >= q + 1 at all
  *   gather q    all ranks' out[q % 2] --> our data
@@ -20,13 +20,13 @@
 #include <string.h>
 
 #define REDUCE_BYTES (1 << 20)
-#define PIECE_MIN    4096
+#define BLOCK_MIN    4096
 
 typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER } kind_t;
 
 static const char *const kind_names[] = {"all_reduce", "reduce_scatter", "all_gather"};
 
-/* What a staged piece belongs to: a rank that reduces something else is found out. */
+/* What a staged block belongs to: it finds out a rank that reduces something else. */
 typedef struct reduce_head {
     alignas(CACHE_LINE) uint64_t count;
     uint64_t parts;
@@ -36,7 +36,7 @@ typedef struct reduce_head {
 typedef struct reduction {
     dp_comm_t *comm;
     unsigned char *data;
-    /* [nranks + 1] parts of ranks, elements; NULL: each has its slice of each piece */
+    /* [nranks + 1] parts of ranks, elements; NULL: each has its slice of each block */
     const size_t *bounds;
     size_t count, width; /* elements: of all, of the largest slice */
     uint64_t parts;      /* digest of bounds */
@@ -51,15 +51,15 @@ void shm_base_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
-    comm->piece_bytes = budget / 4 / CACHE_LINE * CACHE_LINE;
-    if (comm->piece_bytes < PIECE_MIN)
-        comm->piece_bytes = PIECE_MIN;
+    comm->block_bytes = budget / 4 / CACHE_LINE * CACHE_LINE;
+    if (comm->block_bytes < BLOCK_MIN)
+        comm->block_bytes = BLOCK_MIN;
 }
 
-/* The largest slice of a piece. */
+/* The largest slice of a block. */
 static size_t slice_room(const dp_comm_t *comm)
 {
-    return comm_round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
+    return comm_round_line(comm->block_bytes / (size_t)comm->nranks + 8);
 }
 
 area_t shm_base_area(const dp_comm_t *comm)
@@ -68,9 +68,9 @@ area_t shm_base_area(const dp_comm_t *comm)
     area_t area = {
         .kind = AREA_BASE,
         .peer = -1,
-        .unit = comm->piece_bytes,
+        .unit = comm->block_bytes,
         .bytes = (MEET_ROUNDS + 2 * n) * sizeof(line_t) + 2 * sizeof(reduce_head_t) +
-                 2 * (comm->piece_bytes + slice_room(comm)),
+                 2 * (comm->block_bytes + slice_room(comm)),
     };
 
     return area;
@@ -85,18 +85,18 @@ void shm_base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at)
     base->summed = base->staged + comm->nranks;
     base->heads = (reduce_head_t *)(void *)(base->summed + comm->nranks);
     base->in[0] = (unsigned char *)(base->heads + 2);
-    base->in[1] = base->in[0] + comm->piece_bytes;
-    base->out[0] = base->in[1] + comm->piece_bytes;
+    base->in[1] = base->in[0] + comm->block_bytes;
+    base->out[0] = base->in[1] + comm->block_bytes;
     base->out[1] = base->out[0] + slice_room(comm);
 }
 
-/* ---- meetings ---- */
+/* ---- barriers ---- */
 
 /* Dissemination: in round k each rank hears from the one 2^k before it. */
 dp_status_t shm_meet(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
-    uint32_t number = ++comm->meetings;
+    uint32_t number = ++comm->barriers;
 
     for (int32_t k = 0, step = 1; step < comm->nranks; k++, step *= 2) {
         int32_t to = (comm->rank + step) % comm->nranks, from = (comm->rank + comm->nranks - step) % comm->nranks;
@@ -107,7 +107,7 @@ dp_status_t shm_meet(dp_comm_t *comm)
         if (shm_is_news(status)) {
             cause_t cause = comm_cause_of(comm->host);
 
-            return DP_FAIL(host, status, "rank %d: meeting of group %s, waiting for rank %d: %s",
+            return DP_FAIL(host, status, "rank %d: barrier of group %s, waiting for rank %d: %s",
                            comm->world[comm->rank], comm->name, comm->world[from], cause.text);
         }
         if (status < 0)
@@ -118,13 +118,13 @@ dp_status_t shm_meet(dp_comm_t *comm)
 
 /* ---- sums ---- */
 
-/* Piece i of a reduction, staged in buffer q % 2. */
-typedef struct piece {
+/* Block i of a reduction, staged in buffer q % 2. */
+typedef struct block {
     size_t i;
     uint32_t q;
-} piece_t;
+} block_t;
 
-/* What a rank sums of a piece, or gives: bytes. */
+/* What a rank sums of a block, or gives: bytes. */
 typedef struct slice {
     size_t data, in, bytes; /* where it begins in the data, and where it is staged */
 } slice_t;
@@ -134,7 +134,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static slice_t slice_of(const reduction_t *r, const piece_t *p, int32_t rank)
+static slice_t slice_of(const reduction_t *r, const block_t *p, int32_t rank)
 {
     const size_t n = (size_t)r->comm->nranks, at = (size_t)rank, unit = dp_dtype_bytes(r->dtype);
     size_t begin, part;
@@ -150,7 +150,7 @@ static slice_t slice_of(const reduction_t *r, const piece_t *p, int32_t rank)
     return (slice_t){(r->bounds[at] + begin) * unit, at * r->width * unit, least(part - begin, r->width) * unit};
 }
 
-static size_t count_pieces(const reduction_t *r)
+static size_t count_blocks(const reduction_t *r)
 {
     size_t most = r->bounds == NULL ? (r->count + (size_t)r->comm->nranks - 1) / (size_t)r->comm->nranks : 0;
 
@@ -160,7 +160,7 @@ static size_t count_pieces(const reduction_t *r)
     return (most + r->width - 1) / r->width;
 }
 
-static dp_status_t hear_piece(const reduction_t *r, const piece_t *p, bool summed, int32_t from)
+static dp_status_t hear_block(const reduction_t *r, const block_t *p, bool summed, int32_t from)
 {
     dp_comm_t *comm = r->comm;
     base_t *own = &comm->bases[comm->rank];
@@ -176,7 +176,7 @@ static dp_status_t hear_piece(const reduction_t *r, const piece_t *p, bool summe
                    cause.text);
 }
 
-static void tell_piece(const reduction_t *r, const piece_t *p, bool summed)
+static void tell_block(const reduction_t *r, const block_t *p, bool summed)
 {
     dp_comm_t *comm = r->comm;
 
@@ -188,7 +188,7 @@ static void tell_piece(const reduction_t *r, const piece_t *p, bool summed)
 }
 
 /* Our own slice stays where it is: nobody else reads it. */
-static void stage(const reduction_t *r, const piece_t *p)
+static void stage(const reduction_t *r, const block_t *p)
 {
     dp_comm_t *comm = r->comm;
     base_t *own = &comm->bases[comm->rank];
@@ -200,10 +200,10 @@ static void stage(const reduction_t *r, const piece_t *p)
         if (i != comm->rank)
             memcpy(own->in[p->q % 2] + slice.in, r->data + slice.data, slice.bytes);
     }
-    tell_piece(r, p, false);
+    tell_block(r, p, false);
 }
 
-static dp_status_t check_head(const reduction_t *r, const piece_t *p, int32_t rank)
+static dp_status_t check_head(const reduction_t *r, const block_t *p, int32_t rank)
 {
     const dp_comm_t *comm = r->comm;
     reduce_head_t head = comm->bases[rank].heads[p->q % 2];
@@ -219,26 +219,26 @@ static dp_status_t check_head(const reduction_t *r, const piece_t *p, int32_t ra
         head.dtype, head.parts != r->parts ? ", in other parts" : "");
 }
 
-static void add_slices(const reduction_t *r, const piece_t *p, const slice_t *slice, unsigned char *out)
+static void add_slices(const reduction_t *r, const block_t *p, const slice_t *slice, unsigned char *out)
 {
     const dp_comm_t *comm = r->comm;
 
-    for (size_t at = 0; at < slice->bytes; at += SUM_BLOCK_BYTES) {
-        size_t block = least(slice->bytes - at, SUM_BLOCK_BYTES);
+    for (size_t at = 0; at < slice->bytes; at += SUM_CACHE_BYTES) {
+        size_t some = least(slice->bytes - at, SUM_CACHE_BYTES);
 
         for (int32_t i = 0; i < comm->nranks; i++) {
             const unsigned char *from =
                 i == comm->rank ? r->data + slice->data : comm->bases[i].in[p->q % 2] + slice->in;
 
             if (i == 0)
-                memcpy(out + at, from + at, block);
+                memcpy(out + at, from + at, some);
             else
-                comm_add_values(out + at, from + at, block, r->dtype);
+                comm_add_values(out + at, from + at, some, r->dtype);
         }
     }
 }
 
-static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
+static dp_status_t sum_block(const reduction_t *r, const block_t *p)
 {
     dp_comm_t *comm = r->comm;
     unsigned char *out = comm->bases[comm->rank].out[p->q % 2];
@@ -247,7 +247,7 @@ static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
 
     for (int32_t i = 0; i < comm->nranks && status == DP_OK; i++)
         if (i != comm->rank) {
-            status = hear_piece(r, p, false, i);
+            status = hear_block(r, p, false, i);
             if (status == DP_OK)
                 status = check_head(r, p, i);
         }
@@ -257,20 +257,20 @@ static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
         memcpy(out, r->data + slice.data, slice.bytes);
     else
         add_slices(r, p, &slice, out);
-    tell_piece(r, p, true);
+    tell_block(r, p, true);
     if (r->kind != ALL_GATHER)
         memcpy(r->data + slice.data, out, slice.bytes);
     return DP_OK;
 }
 
-static dp_status_t gather_piece(const reduction_t *r, const piece_t *p)
+static dp_status_t gather_block(const reduction_t *r, const block_t *p)
 {
     dp_comm_t *comm = r->comm;
 
     for (int32_t i = 1; i < comm->nranks; i++) {
         int32_t from = (comm->rank + i) % comm->nranks;
         const slice_t slice = slice_of(r, p, from);
-        dp_status_t status = hear_piece(r, p, true, from);
+        dp_status_t status = hear_block(r, p, true, from);
 
         if (status < 0)
             return status;
@@ -284,23 +284,23 @@ static dp_status_t run_reduce(void *arg)
 {
     const reduction_t *r = arg;
     dp_comm_t *comm = r->comm;
-    size_t pieces = count_pieces(r);
-    uint32_t first = comm->pieces;
+    size_t blocks = count_blocks(r);
+    uint32_t first = comm->blocks;
     dp_status_t status = DP_OK;
 
-    for (size_t i = 0; i <= pieces && status == DP_OK; i++) {
-        piece_t p = {i, first + (uint32_t)i};
+    for (size_t i = 0; i <= blocks && status == DP_OK; i++) {
+        block_t p = {i, first + (uint32_t)i};
 
-        if (i < pieces)
+        if (i < blocks)
             stage(r, &p);
         if (i > 0) {
-            p = (piece_t){i - 1, first + (uint32_t)(i - 1)};
-            status = sum_piece(r, &p);
+            p = (block_t){i - 1, first + (uint32_t)(i - 1)};
+            status = sum_block(r, &p);
             if (status == DP_OK)
-                status = gather_piece(r, &p);
+                status = gather_block(r, &p);
         }
     }
-    comm->pieces = first + (uint32_t)pieces;
+    comm->blocks = first + (uint32_t)blocks;
     return status;
 }
 
@@ -323,7 +323,7 @@ static dp_status_t enqueue_sum(reduction_t *r, dp_stream_t *s)
     if (comm->nranks == 1 || r->count == 0)
         return DP_OK;
     r->number = comm->reductions;
-    r->width = comm->piece_bytes / dp_dtype_bytes(r->dtype) / (size_t)comm->nranks;
+    r->width = comm->block_bytes / dp_dtype_bytes(r->dtype) / (size_t)comm->nranks;
     r->parts = digest(r->bounds, comm->nranks);
     status = comm->device->launch(s, run_reduce, r, sizeof(*r));
     comm->reductions += status == DP_OK;

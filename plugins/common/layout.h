@@ -28,7 +28,7 @@ static inline size_t layout_take(layout_t *l, size_t rows, size_t columns, size_
     return at;
 }
 
-/* Arrays of saved and of the backward buffer, each kind in a region of its own. This bit of an
+/* Arrays of saved and of the backward buffer, each kind in a separate region. This bit of an
  * array's place says which. */
 #define LAYOUT_BACKWARD_BUFFER ((size_t)1 << (8 * sizeof(size_t) - 1))
 

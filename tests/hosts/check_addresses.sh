@@ -59,16 +59,16 @@ join=2
 cp "$hosts_work/names.1" "$hosts_work/names"
 sed 's/^10.77.0.1 host1$/127.0.1.1 host1/' "$hosts_work/names" >"$hosts_work/names.1"
 begin "the name is loopback on rank 0's host" host1
-fails 0 'of 2 ranks these did not come to 127.0.1.1:.*: 1; "host1" is a name of loopback on this host, and only ranks of the same host (here host1) can meet there: for others MASTER_ADDR has to be'
+fails 0 'of 2 ranks these did not reach 127.0.1.1:.*: 1; "host1" is a name of loopback on this host, and only ranks of the same host (here host1) can meet there: for others MASTER_ADDR has to be'
 fails 1 "waited $((join * scale)) s for rank 0 at 10.77.0.1:.*: Connection refused (nobody listens there"
 cp "$hosts_work/names" "$hosts_work/names.1"
 sed 's/^10.77.0.1 host1$/127.0.1.1 host1/' "$hosts_work/names" >"$hosts_work/names.2"
 begin "the name is loopback on the other host" host1
-fails 0 'of 2 ranks these did not come to 10.77.0.1:.*: 1$'
+fails 0 'of 2 ranks these did not reach 10.77.0.1:.*: 1$'
 fails 1 'for rank 0 at 127.0.1.1:.*: Connection refused (nobody.*; "host1" is a name of loopback on this host, and only ranks of the same host (here host2) can meet there'
 cp "$hosts_work/names" "$hosts_work/names.2"
 begin "loopback" 127.0.0.1
-fails 0 'did not come to 127.0.0.1:.*: 1; only ranks of the same host (here host1) can meet there'
+fails 0 'did not reach 127.0.0.1:.*: 1; only ranks of the same host (here host1) can meet there'
 fails 1 'at 127.0.0.1:.*; only ranks of the same host (here host2) can meet there'
 begin "an address of the other host" "$(hosts_address 2)"
 fails 0 'rank 0 cannot listen at 10.77.0.2:.*MASTER_ADDR must be an address of the host that rank 0 runs on'
@@ -81,18 +81,18 @@ fails 1 'the address of rank 0, "nowhere.invalid": '
 hosts_firewall 1 drop $((hosts_port + 1))
 join=7 # what nobody answers is given up after 5 s
 begin "a firewall that drops" "$(hosts_address 1)"
-fails 0 'of 2 ranks these did not come to 10.77.0.1:.*: 1$'
+fails 0 'of 2 ranks these did not reach 10.77.0.1:.*: 1$'
 fails 1 'for rank 0 at 10.77.0.1:.*: no answer (is that host up, and does a firewall let the port through?)'
 hosts_firewall 1 reject $((hosts_port + 1))
 join=2
 begin "a firewall that rejects" "$(hosts_address 1)"
-fails 0 'of 2 ranks these did not come to 10.77.0.1:.*: 1$'
+fails 0 'of 2 ranks these did not reach 10.77.0.1:.*: 1$'
 fails 1 'for rank 0 at 10.77.0.1:.*: No route to host (there is no way to that address from here, or a firewall turns us away)'
 hosts_firewall 1 off
 hosts_pull 2
 join=7
 begin "no cable" "$(hosts_address 1)"
-fails 0 'of 2 ranks these did not come to 10.77.0.1:.*: 1$'
+fails 0 'of 2 ranks these did not reach 10.77.0.1:.*: 1$'
 fails 1 'for rank 0 at 10.77.0.1:.*\(no answer (is that host up\|No route to host (there is no way\)'
 hosts_plug 2
 

@@ -2,21 +2,18 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_words.sh: words that docs/words.md has retired have not come back, and the words it explains are all still used.
-# words_allowed.txt lists files that still have some, for as long as there are any; check_words.sh --prune takes out
-# those that have none any more.
 set -eu
 
 cd "${DP_TEST_SRCDIR:-$(dirname "$0")/../..}"
-allowed=$PWD/tests/house/words_allowed.txt
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
 everywhere="include libdualpipe plugins conform tools apps examples python docs tests bench README.md CONTRIBUTING.md"
 
-find_in() { # OPTIONS PATTERN PLACES...
-    options=$1 pattern=$2
-    shift 2
-    grep -rE "$options" --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.inc' --include='*.md' --include='*.1' \
+find_in() { # PATTERN PLACES...
+    pattern=$1
+    shift
+    grep -rnHE --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.inc' --include='*.md' --include='*.1' \
         --include='*.py' --include='*.sh' --include='Makefile.*' --exclude=words.md --exclude=check_words.sh --exclude-dir=frozen \
         --exclude-dir=corpus -e "$pattern" "$@" || true
 }
@@ -25,31 +22,18 @@ find_in() { # OPTIONS PATTERN PLACES...
 sed -n '/^| retired/,$p' docs/words.md | sed 's/\\|/\a/g' | awk -F' *[|] *' 'NR > 2 && NF >= 5 { print $2; print $3; print $4 }' |
     tr '\a' '|' >"$work/retired"
 test "$(wc -l <"$work/retired")" -ge 80 || { echo "docs/words.md has no table of retired words"; exit 1; }
-if [ -e "$allowed" ]; then LC_ALL=C sort -u "$allowed"; fi >"$work/allowed"
 while read -r pattern && read -r say && read -r places; do
     pattern=${pattern#\`}
     pattern=${pattern%\`}
     test "$places" != everywhere || places=$everywhere
     # shellcheck disable=SC2086 # places are several
-    find_in -l "$pattern" $places | sed "s|\$| $say|" | LC_ALL=C sort >"$work/rows"
-    cat "$work/rows" >>"$work/found"
-    LC_ALL=C comm -23 "$work/rows" "$work/allowed" | sed "s| $say\$||" >"$work/files"
-    while read -r file; do
-        find_in -n "$pattern" "$file" /dev/null
-    done <"$work/files"
-    if [ -s "$work/files" ]; then
+    find_in "$pattern" $places >"$work/found"
+    if [ -s "$work/found" ]; then
+        cat "$work/found"
         echo "^ say: $say (docs/words.md)"
         failures=$((failures + 1))
     fi
 done <"$work/retired"
-
-LC_ALL=C sort -u "$work/found" | LC_ALL=C comm -12 - "$work/allowed" >"$work/left"
-if [ "${1:-}" = --prune ]; then
-    cp "$work/left" "$allowed"
-elif LC_ALL=C comm -13 "$work/left" "$work/allowed" | grep .; then
-    echo "^ no longer so: take the line out of words_allowed.txt (check_words.sh --prune)"
-    failures=$((failures + 1))
-fi
 
 # | word, word | meaning |; operations, which are capital letters, are not searched for
 sed -n '/^| word /,/^$/p' docs/words.md | awk -F' *[|] *' 'NR > 2 && $2 !~ /^[A-Z]/ { n = split($2, word, /, /); for (i = 1; i <= n; i++) print word[i] }' |

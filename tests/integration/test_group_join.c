@@ -373,7 +373,7 @@ START_TEST(missing_ranks_are_named)
     forked_start(&job, 4, short_join_body, 0);
     forked_all_started(&job);
     forked_finish(&job, 5);
-    forked_expect(&job, 0, DP_ERR_RENDEZVOUS, "these did not come to 127.0.0.1:");
+    forked_expect(&job, 0, DP_ERR_RENDEZVOUS, "these did not reach 127.0.0.1:");
     for (int32_t r = 0; r < 5; r += r == 0 ? 1 : 3)
         forked_expect(&job, r, DP_ERR_RENDEZVOUS, ": 2, 3, 5");
     forked_end(&job);

@@ -279,8 +279,8 @@ static dp_status_t balance(compute_t *c, double rate, const adamw_tensor_t *bias
 
 static dp_status_t sum_of_squares(compute_t *c, const void *values, size_t count, double *sums_out, dp_stream_t *s)
 {
-    const size_t blocks = (count + DP_SHARD_PIECE - 1) / DP_SHARD_PIECE;
-    int part = DP_SHARD_PIECE;
+    const size_t blocks = (count + DP_SHARD_BLOCK - 1) / DP_SHARD_BLOCK;
+    int part = DP_SHARD_BLOCK;
 
     return LAUNCH(squares, CUDA_DIM((unsigned)(blocks < 8 * SUM_BLOCKS ? blocks : 8 * SUM_BLOCKS)), CUDA_DIM(THREADS),
                   &values, &count, &part, &sums_out);

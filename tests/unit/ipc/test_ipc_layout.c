@@ -51,10 +51,10 @@ START_TEST(areas_do_not_overlap)
 }
 END_TEST
 
-/* Each word of an exchange and each row has a place of its own, within what the area asks for. */
+/* No two words or rows of an exchange share a place, and all lie within what the area asks for. */
 START_TEST(parts_of_areas_do_not_overlap)
 {
-    enum { N = 4, SLOTS = 3, CAPACITY = 5, ROW = 48, PIECE = 4352 };
+    enum { N = 4, SLOTS = 3, CAPACITY = 5, ROW = 48, PART = 4352 };
     unsigned char *map = calloc(1, 1 << 20);
     area_t area;
     size_t line = 0;
@@ -79,7 +79,7 @@ START_TEST(parts_of_areas_do_not_overlap)
              area.payload_bytes);
     }
     memset(map, 0, 1 << 20);
-    area = ipc_base_area(N, PIECE);
+    area = ipc_base_area(N, PART);
     for (size_t p = 0; p < N; p++) {
         mark(map, base_line_staged(N, p), 1, area.lines);
         mark(map, base_line_summed(N, p), 1, area.lines);
@@ -92,23 +92,23 @@ START_TEST(parts_of_areas_do_not_overlap)
     mark(map, 0, 2 * N * sizeof(uint64_t), area.payload_bytes);
     for (size_t b = 0; b < 2; b++) {
         for (size_t p = 0; p < N; p++)
-            mark(map, ipc_base_in_at(N, PIECE, b, p), ipc_base_slice_room(N, PIECE), area.payload_bytes);
-        mark(map, ipc_base_out_at(N, PIECE, b), PIECE, area.payload_bytes);
+            mark(map, ipc_base_in_at(N, PART, b, p), ipc_base_slice_room(N, PART), area.payload_bytes);
+        mark(map, ipc_base_out_at(N, PART, b), PART, area.payload_bytes);
     }
     free(map);
 }
 END_TEST
 
-/* The largest slice of a piece fits, for any number of ranks and either size of element. */
+/* The largest slice of a part fits, for any number of ranks and either size of element. */
 START_TEST(slices_fit)
 {
     for (size_t n = 1; n <= 9; n++)
-        for (size_t piece = 4096; piece < 6000; piece += 256)
+        for (size_t part = 4096; part < 6000; part += 256)
             for (size_t unit = 4; unit <= 8; unit += 4)
                 for (size_t r = 0; r < n; r++) {
-                    size_t elements = piece / unit, slice = elements * (r + 1) / n - elements * r / n;
+                    size_t elements = part / unit, slice = elements * (r + 1) / n - elements * r / n;
 
-                    ck_assert_uint_le(slice * unit, ipc_base_slice_room(n, piece));
+                    ck_assert_uint_le(slice * unit, ipc_base_slice_room(n, part));
                 }
 }
 END_TEST

@@ -10,7 +10,7 @@
 #include "tests/support/suite.h"
 
 #define RANKS 4
-#define PIECE 1024
+#define PART  1024
 
 static uint64_t state;
 
@@ -402,7 +402,7 @@ END_TEST
 
 typedef struct slice {
     const plan_sum_t *sum;
-    uint32_t piece, number;
+    uint32_t part, number;
 } slice_t;
 
 /* What the kernel does: our slice in rank order, to all. */
@@ -410,8 +410,8 @@ static void add_slice(void *arg)
 {
     const slice_t *s = arg;
     const plan_group_t *g = s->sum->group;
-    size_t n = (size_t)g->nranks, first = ipc_plan_sum_slice(s->sum, s->piece, g->rank),
-           end = ipc_plan_sum_slice(s->sum, s->piece, g->rank + 1), buffer = s->piece % 2;
+    size_t n = (size_t)g->nranks, first = ipc_plan_sum_slice(s->sum, s->part, g->rank),
+           end = ipc_plan_sum_slice(s->sum, s->part, g->rank + 1), buffer = s->part % 2;
 
     for (size_t p = 0; p < n; p++) {
         const uint32_t *head = ipc_plan_line(g, g->rank, base_line_head(n, buffer, p));
@@ -424,31 +424,31 @@ static void add_slice(void *arg)
         double total = 0, x;
 
         for (size_t p = 0; p < n; p++) {
-            memcpy(&x, g->payload[g->rank] + ipc_base_in_at(n, s->sum->piece_bytes, buffer, p) + i * sizeof(x),
+            memcpy(&x, g->payload[g->rank] + ipc_base_in_at(n, s->sum->part_bytes, buffer, p) + i * sizeof(x),
                    sizeof(x));
             total = p == 0 ? x : total + x;
         }
         for (size_t p = 0; p < n; p++)
-            memcpy(g->payload[p] + ipc_base_out_at(n, s->sum->piece_bytes, buffer) + (first + i) * sizeof(x), &total,
+            memcpy(g->payload[p] + ipc_base_out_at(n, s->sum->part_bytes, buffer) + (first + i) * sizeof(x), &total,
                    sizeof(total));
     }
 }
 
-static void enqueue_sum(stream_t *stream, const plan_sum_t *sum, uint64_t pieces_before, slice_t *slices)
+static void enqueue_sum(stream_t *stream, const plan_sum_t *sum, uint64_t parts_before, slice_t *slices)
 {
-    uint32_t pieces = ipc_plan_sum_pieces(sum);
+    uint32_t parts = ipc_plan_sum_parts(sum);
 
-    plan.base = (uint32_t)pieces_before;
+    plan.base = (uint32_t)parts_before;
     ipc_plan_sum_stage(&plan, sum, 0);
     enqueue(stream);
-    for (uint32_t i = 0; i < pieces; i++) {
-        if (i + 1 < pieces) {
+    for (uint32_t i = 0; i < parts; i++) {
+        if (i + 1 < parts) {
             ipc_plan_sum_stage(&plan, sum, i + 1);
             enqueue(stream);
         }
         ipc_plan_sum_hear(&plan, sum, i);
         enqueue(stream);
-        slices[i] = (slice_t){sum, i, (uint32_t)(pieces_before + i)};
+        slices[i] = (slice_t){sum, i, (uint32_t)(parts_before + i)};
         enqueue_call(stream, add_slice, &slices[i]);
         ipc_plan_sum_tell(&plan, sum, i);
         enqueue(stream);
@@ -466,8 +466,8 @@ static void run_sums(int32_t n, uint64_t start)
     static slice_t slices[SUMS][RANKS][16];
     static plan_sum_t sums[SUMS][RANKS];
     stream_t streams[RANKS] = {{0}};
-    area_t area = ipc_base_area((size_t)n, PIECE);
-    uint64_t pieces = start;
+    area_t area = ipc_base_area((size_t)n, PART);
+    uint64_t parts = start;
     memory_t m;
 
     memory_init(&m, n, &area);
@@ -476,7 +476,7 @@ static void run_sums(int32_t n, uint64_t start)
             *ipc_plan_line(&m.groups[p], p, base_line_staged((size_t)n, w)) = (uint32_t)start;
             *ipc_plan_line(&m.groups[p], p, base_line_summed((size_t)n, w)) = (uint32_t)start;
         }
-        *ipc_plan_line(&m.groups[p], p, base_line_private((size_t)n, BASE_PIECES)) = (uint32_t)start;
+        *ipc_plan_line(&m.groups[p], p, base_line_private((size_t)n, BASE_PARTS)) = (uint32_t)start;
     }
     for (int k = 0; k < SUMS; k++) {
         size_t count = 1 + draw() % MOST;
@@ -489,10 +489,10 @@ static void run_sums(int32_t n, uint64_t start)
                 expected[k][i] = p == 0 ? x : expected[k][i] + x;
             }
         for (int32_t p = 0; p < n; p++) {
-            sums[k][p] = (plan_sum_t){&m.groups[p], PIECE, 8, count, DP_F64, (unsigned char *)data[k][p]};
-            enqueue_sum(&streams[p], &sums[k][p], pieces, slices[k][p]);
+            sums[k][p] = (plan_sum_t){&m.groups[p], PART, 8, count, DP_F64, (unsigned char *)data[k][p]};
+            enqueue_sum(&streams[p], &sums[k][p], parts, slices[k][p]);
         }
-        pieces += ipc_plan_sum_pieces(&sums[k][0]);
+        parts += ipc_plan_sum_parts(&sums[k][0]);
     }
     run_all(streams, n);
     for (int k = 0; k < SUMS; k++)
@@ -532,8 +532,8 @@ END_TEST
 START_TEST(steps_fit_into_the_room)
 {
     memory_t m;
-    area_t area = ipc_base_area(RANKS, PIECE);
-    plan_sum_t sum = {NULL, PIECE, 4, 1000, DP_F32, NULL};
+    area_t area = ipc_base_area(RANKS, PART);
+    plan_sum_t sum = {NULL, PART, 4, 1000, DP_F32, NULL};
 
     memory_init(&m, RANKS, &area);
     sum.group = &m.groups[1];

@@ -10,8 +10,8 @@
 #include <pthread.h>
 #include <sys/un.h>
 
-#define RANKS    16 /* more than a queue of datagrams holds */
-#define MEETINGS 40
+#define RANKS  16 /* more than a queue of datagrams holds */
+#define ROUNDS 40
 
 static const dp_host_boot_t *boot_of(const dp_host_t *host)
 {
@@ -42,7 +42,7 @@ static dp_status_t introduce(const dp_host_t *host, int32_t rank, int32_t n, wir
 typedef struct rank_thread {
     dp_group_t *group;
     int32_t rank, n;
-    uint32_t *come; /* [MEETINGS] */
+    uint32_t *come; /* [ROUNDS] */
     uint32_t early;
     bool same;
     dp_status_t status;
@@ -58,7 +58,7 @@ static void *meet_often(void *arg)
     r->same = true;
     for (int32_t p = 0; p < r->n && r->status == DP_OK; p++)
         r->same = r->same && ipc_wire_same_process(wire, p);
-    for (int k = 0; k < MEETINGS && r->status == DP_OK; k++) {
+    for (int k = 0; k < ROUNDS && r->status == DP_OK; k++) {
         if ((k * 7 + r->rank) % 11 == 0)
             usleep(300);
         __atomic_fetch_add(&r->come[k], 1, __ATOMIC_RELAXED);
@@ -76,7 +76,7 @@ START_TEST(threads_meet)
     dp_group_t *groups[RANKS];
     rank_thread_t ranks[RANKS];
     pthread_t threads[RANKS];
-    uint32_t come[MEETINGS] = {0};
+    uint32_t come[ROUNDS] = {0};
 
     ck_assert_int_eq(dp_group_local(RANKS, &options, groups), DP_OK);
     for (int32_t i = 0; i < RANKS; i++) {
@@ -192,7 +192,7 @@ START_TEST(who_does_not_come_is_named)
 }
 END_TEST
 
-START_TEST(an_abort_ends_a_meeting)
+START_TEST(an_abort_ends_a_round)
 {
     lonely_t l;
     int other = lonely_open(&l);
@@ -208,7 +208,7 @@ START_TEST(strangers_are_not_heard)
     struct {
         uint32_t magic, from;
         uint64_t nonce[2];
-        uint32_t meeting, has_fd;
+        uint32_t round, has_fd;
     } message = {UINT32_C(0x31697064), 1, {0, 0}, 1, 0}, wrong;
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     lonely_t l;
@@ -236,7 +236,7 @@ START_TEST(strangers_are_not_heard)
             wrong.nonce[1]++;
             break;
         case 4:
-            wrong.meeting = 7;
+            wrong.round = 7;
             break;
         case 5:
             wrong.has_fd = 1;
@@ -247,7 +247,7 @@ START_TEST(strangers_are_not_heard)
         }
         ck_assert_int_eq(sendto(other, &wrong, length, 0, (struct sockaddr *)&at, bytes), (ssize_t)length);
         ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL), DP_ERR_TIMEOUT);
-        message.meeting++; /* of the next try */
+        message.round++; /* of the next try */
     }
     ck_assert_int_eq(sendto(other, &message, sizeof(message), 0, (struct sockaddr *)&at, bytes), sizeof(message));
     ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL), DP_OK);
@@ -268,12 +268,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("comm_cuda_ipc: meetings");
+    Suite *suite = suite_create("comm_cuda_ipc: rounds");
 
     SUITE_ADD(suite, threads_meet);
     SUITE_ADD(suite, processes_hand_over_descriptors);
     SUITE_ADD(suite, who_does_not_come_is_named);
-    SUITE_ADD(suite, an_abort_ends_a_meeting);
+    SUITE_ADD(suite, an_abort_ends_a_round);
     SUITE_ADD(suite, strangers_are_not_heard);
     SUITE_ADD(suite, other_machines_are_refused);
     return suite_run(suite);

@@ -538,7 +538,7 @@ START_TEST(a_sum_ends_with_the_first_call_that_fails)
     summing_t x = {.count = COUNT, .dtype = DP_F64};
 
     /* Rank 2 alone is a run: it adds what comes from the run before, sends that on, and hands the
-     * total down. 40 doubles are three pieces of 16 (512 bytes over a lag of 4). */
+     * total down. 40 doubles are three blocks of 16 (512 bytes over a lag of 4). */
     for (int matched = 0; matched < 2; matched++) {
         far_vt.caps = DP_COMM_CAP_HOSTS | (matched ? 0 : DP_COMM_CAP_ONE_SIDED);
         ck_assert_int_ge(fail_each(open_and_sum, &x, 0), 3);
@@ -554,7 +554,7 @@ START_TEST(a_sum_ends_with_the_first_call_that_fails)
 }
 END_TEST
 
-START_TEST(pieces_of_sums_are_as_large_as_asked_for)
+START_TEST(blocks_of_sums_are_as_large_as_asked_for)
 {
     const size_t bytes[] = {0, 1, (size_t)64 << 20}, slot[] = {(size_t)256 << 10, 64, (size_t)256 << 10};
 
@@ -720,7 +720,7 @@ int main(void)
     tcase_add_test(all, a_channel_is_of_the_transport_that_reaches_its_peer);
     tcase_add_test(all, a_bundle_is_of_the_transport_that_its_first_transfer_is_on);
     tcase_add_test(all, a_sum_ends_with_the_first_call_that_fails);
-    tcase_add_test(all, pieces_of_sums_are_as_large_as_asked_for);
+    tcase_add_test(all, blocks_of_sums_are_as_large_as_asked_for);
     tcase_add_test(all, an_exchange_ends_with_the_first_call_that_fails);
     tcase_add_test(all, exchanges_have_an_order);
     tcase_add_test(all, each_pair_has_a_table_of_its_own);

@@ -138,7 +138,7 @@ START_TEST(squares_are_summed_in_double)
 {
     const float wide[3] = {1e30f, 1, -2};
     const double nan_inside[2] = {1, NAN};
-    static double many[2 * DP_SHARD_PIECE + 1];
+    static double many[2 * DP_SHARD_BLOCK + 1];
     double sums[4] = {0, 0, 0, 7};
 
     sum_of_squares(DP_F32, wide, 3, sums);
@@ -149,8 +149,8 @@ START_TEST(squares_are_summed_in_double)
     ck_assert_double_eq(sums[3], 7);
     sum_of_squares(DP_F64, nan_inside, 2, sums);
     ck_assert(isnan(sums[0]));
-    many[DP_SHARD_PIECE - 1] = 2, many[DP_SHARD_PIECE] = 3, many[2 * DP_SHARD_PIECE] = 4;
-    sum_of_squares(DP_F64, many, 2 * DP_SHARD_PIECE + 1, sums);
+    many[DP_SHARD_BLOCK - 1] = 2, many[DP_SHARD_BLOCK] = 3, many[2 * DP_SHARD_BLOCK] = 4;
+    sum_of_squares(DP_F64, many, 2 * DP_SHARD_BLOCK + 1, sums);
     ck_assert(sums[0] == 4 && sums[1] == 9 && sums[2] == 16 && sums[3] == 7);
 }
 END_TEST

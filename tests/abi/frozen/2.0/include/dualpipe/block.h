@@ -1,12 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * block.h: what every piece of a layer (attention, MoE, a trainer's own segment) is called with,
- * and its parameters.
+ * block.h: what every part of a layer (attention, MoE, a trainer's own segment) is called with, and
+ * its parameters.
  *
  * A block is a function of (parameters, input, saved, work, scratch). It allocates nothing in a
  * step and keeps nothing between calls: the host owns all memory and knows every byte before the
  * first step. An instance is opened once for a rank and serves all layers of that rank: each layer
- * has parameters, saved and work memory of its own.
+ * has its own parameters, saved and work memory.
  *
  * Memory. params, grads, saved, backward_buffer, work and scratch begin at multiples of 64 bytes:
  * the host rounds the sizes which a block asks for up as needed. x, y, dy and dx begin at multiples
@@ -44,8 +44,8 @@ typedef enum dp_param_kind {
 } dp_param_kind_t;
 
 /**
- * One parameter tensor inside a block's parameter memory. Tensors do not overlap, and each has a
- * name of its own. Frozen: never grows; `reserved` is zero.
+ * One parameter tensor inside a block's parameter memory. Tensors do not overlap, and no two
+ * have the same name. Frozen: never grows; `reserved` is zero.
  */
 typedef struct dp_param {
     /* "wq", "experts.3.w_up" (the expert's number in the whole layer); the block's, until it
@@ -140,7 +140,7 @@ typedef struct dp_io {
      * written. 0: T */
     uint32_t tokens;
     /* attention alone: document i is tokens document_ends[i-1] (of the first: 0) to
-     * document_ends[i] - 1, and a token attends to those of its own document alone. 0: sequences of
+     * document_ends[i] - 1, and a token attends to its document alone. 0: sequences of
      * shape.sequence tokens, of which the last one ends with `tokens` */
     uint32_t documents;
     /* [documents] rising from 1, the last one `tokens`; a document has at most shape.sequence

@@ -3,8 +3,8 @@
  * conform.h: contract suites: what a plugin of each interface has to keep, tried case by case. For
  * writers of plugins.
  *
- * A library of its own, libdualpipe_conform.a (pkg-config dualpipe-conform), which uses these
- * headers alone, and the command `dualpipe plugin check`. A test program of a plugin is one call:
+ * A separate library, libdualpipe_conform.a (pkg-config dualpipe-conform), which uses these headers
+ * alone, and the command `dualpipe plugin check`. A test program of a plugin is one call:
  *
  *     int main(int argc, char **argv)
  *     {
@@ -12,7 +12,7 @@
  *     }
  *
  * A case is run by every rank of a small job, with the ranks as threads of one process or as
- * processes. Each case has processes of its own and a deadline: a crash or a hang is the failure of
+ * processes. Each case has its own processes and a deadline: a crash or a hang is the failure of
  * that case, and a plugin is loaded nowhere else. Times are multiplied by
  * DUALPIPE_TIMEOUT_SCALE. */
 #ifndef DUALPIPE_CONFORM_H
@@ -49,9 +49,9 @@ typedef struct dp_conform_options {
     const void *table;
     /* what streams run on when no device is on trial; NULL: "device_cpu" */
     const char *device;
-    const char *comm;         /* what rows travel over when no comm is on trial; NULL: "comm_shm" */
+    const char *comm;         /* the transport, when no comm is on trial; NULL: "comm_shm" */
     const char *const *cases; /* names, NULL behind the last; NULL: all */
-    /** How ranks that are processes are started, for plugins with a launcher of their own: "mpirun
+    /** How ranks that are processes are started, for plugins with a custom launcher: "mpirun
      *  -n %d", where %d is the number of ranks. The shell runs it with this program's own command
      *  line and `--rank-of FILE` behind it, which dp_conform_main understands; ranks learn who they
      *  are as dp_group_environment does. All run on this host. Cases in which a rank is killed are

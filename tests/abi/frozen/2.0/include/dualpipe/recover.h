@@ -34,7 +34,7 @@
  * Which state has a copy. DualPipe keeps every stage twice: rank p of a pipeline of P, and its
  * mirror P-1-p. With several data groups each has one more, or two. Line, loop and V placements
  * without data groups have none. Then, when all holders of a stage have died, and with
- * dp_pipeline_options_t.zero, where each rank has shards of its own, dp_pipeline_recover returns
+ * dp_pipeline_options_t.zero, where no two ranks have the same shards, dp_pipeline_recover returns
  * DP_ERR_LOST, and a checkpoint is needed.
  *
  * Recovery works for jobs of processes with one pipeline, started by `dualpipe run --respawn`, rank

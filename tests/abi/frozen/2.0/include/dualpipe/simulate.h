@@ -133,7 +133,7 @@ typedef struct dp_pair_figures {
 /** Derives F, I, W, B and F&B of a device from its segments, as the engine runs them. There are two
  * lanes: attention and mlp on one, dispatch and combine on the other. Weight gradients compute.
  * Each lane takes its segments in the order of dp_segment_role_t. F waits for the segment before
- * it, I for the I of the segment after it, and W for the I of its own segment. R stands before its
+ * it, I for the I of the segment after it, and W for the I of the same segment. R stands before its
  * I and waits for its lane alone. So F and I are sums. B is shorter where the dispatch of a
  * gradient runs beside mlp(W), and F&B by all that the order hides. I, B and F&B contain R. The
  * call sets f, i, w, b and fb of `costs` and leaves the rest. Chunks that share a device are equal

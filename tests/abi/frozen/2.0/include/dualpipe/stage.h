@@ -85,8 +85,8 @@
  * host_forward and the other host functions are for computing in plain C. The engine runs them when
  * the stream gets there, with x, saved and all else ready; what they wrote is there when they
  * return. They need a device that runs host functions (DP_DEVICE_CAP_LAUNCH, as device_cpu). They
- * may block (for a file, a lock), but not for another rank. They may use OpenMP and threads of
- * their own. They must not call the pipeline. An error is `return dp_fail(DP_ERR_..., "...")`: the
+ * may block (for a file, a lock), but not for another rank. They may use OpenMP and start
+ * threads. They must not call the pipeline. An error is `return dp_fail(DP_ERR_..., "...")`: the
  * step fails on all ranks with rank, stage, segment and micro-batch in front. No C++ exception may
  * leave a function given to the library; dualpipe.hpp has a wrapper that turns one into an error.
  *
@@ -96,7 +96,7 @@
  * of F and I of segments on DP_LANE_ALL_TO_ALL never run two at once either, but beside those of
  * the compute lane. So with all segments on the compute lane, two functions of a rank never run at
  * the same time, and may share variables. Ranks that are threads of one process (dp_group_local)
- * each have lanes of their own.
+ * have separate lanes.
  *
  * Shared parameters. Two tensors of the model with the same dp_param_t.shared, in one stage or in
  * two, are one parameter: an embedding that is the head's matrix as well. They have the same count
@@ -172,7 +172,7 @@ typedef dp_status_t (*dp_segment_fn)(void *self, const dp_segment_call_t *call, 
 /** Does the work of one call. */
 typedef dp_status_t (*dp_segment_host_fn)(void *self, const dp_segment_call_t *call);
 
-/** A piece of a layer on one lane. Each pass has at most one of its two functions. F and I have
+/** A part of a layer on one lane. Each pass has at most one of its two functions. F and I have
  *  one. A segment without either for W has no parameters, or adds to grads in I. One without either
  *  for R recomputes nothing. Zero is no special role, and the compute lane. */
 typedef struct dp_segment {
