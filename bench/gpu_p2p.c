@@ -111,6 +111,7 @@ static dp_status_t open_comm(bench_t *b)
 {
     static const int32_t world[RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
     dp_comm_config_t config = {.struct_size = sizeof(config),
+                               .vt = b->vt,
                                .name = "bench",
                                .rank = b->rank,
                                .nranks = (int32_t)b->set->ranks,

@@ -78,6 +78,7 @@ void messages_open(messages_t *m, dp_group_t *group, const char *name)
     m->vt = table;
     messages_check(m->device_vt->open(m->host, &device, &m->device));
     messages_check(m->device_vt->stream_open(m->device, DP_LANE_P2P, &m->stream));
+    config.vt = m->vt;
     config.device_vt = m->device_vt;
     config.device = m->device;
     messages_check(m->vt->open(m->host, &config, &m->comm));

@@ -163,6 +163,7 @@ static void *run_rank(void *arg)
 
     messages_check(device_vt->open(host, &device_config, &device));
     messages_check(device_vt->stream_open(device, DP_LANE_ALL_TO_ALL, &stream));
+    comm_config.vt = transport;
     comm_config.device_vt = device_vt;
     comm_config.device = device;
     messages_check(transport->open(host, &comm_config, &comm));

@@ -151,6 +151,7 @@ static bool bench_open(bench_t *bench, conform_t *t, int32_t ranks)
     bench->rank = config.rank = ranks > 1 ? t->rank : 0;
     if (!conform_lab_open(&bench->lab, t))
         return false;
+    config.vt = t->comm;
     config.device_vt = bench->lab.vt;
     config.device = bench->lab.device;
     CHECK_OK(t, t->comm->open(t->host, &config, &bench->comm), "opening the transport");

@@ -26,6 +26,7 @@ static dp_status_t open_road(road_t *r, int32_t from, int32_t to)
     char name[48];
     const dp_comm_config_t config = {
         .struct_size = sizeof(config),
+        .vt = r->vt,
         .name = name,
         .rank = r->sends ? 0 : 1,
         .nranks = 2,

@@ -42,6 +42,7 @@ static dp_status_t rig_open(rig_t *rig, conform_t *t, uint32_t slots)
         status = t->device->stream_open(rig->device, DP_LANE_P2P, &rig->s);
     comm.rank = t->rank;
     comm.nranks = t->size;
+    comm.vt = t->comm;
     comm.device_vt = t->device;
     comm.device = rig->device;
     if (status == DP_OK)

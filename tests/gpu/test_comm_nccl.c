@@ -49,6 +49,7 @@ static dp_status_t rig_open_on(rig_t *rig, conform_t *t, uint32_t comm_sms)
         status = t->device->stream_open(rig->device, DP_LANE_P2P, &rig->back);
     comm.rank = t->rank;
     comm.nranks = t->size;
+    comm.vt = t->comm;
     comm.device_vt = t->device;
     comm.device = rig->device;
     return status == DP_OK ? t->comm->open(t->host, &comm, &rig->comm) : status;

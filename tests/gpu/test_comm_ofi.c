@@ -47,7 +47,7 @@ static dp_status_t rig_open(rig_t *rig, const conform_t *t)
 
     memset(rig, 0, sizeof(*rig));
     rig->device_vt = comm.device_vt = t->device;
-    rig->vt = t->comm;
+    rig->vt = comm.vt = t->comm;
     comm.rank = t->rank;
     channel.peer = 1 - t->rank;
     status = t->device->open(t->host, &device, &rig->device);

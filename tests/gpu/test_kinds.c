@@ -39,6 +39,7 @@ static const void *table(const char *name, const char *id)
 static dp_status_t open_comm(const rig_t *rig, const dp_comm_vt_t *vt, dp_comm_t **comm_out)
 {
     dp_comm_config_t config = {.struct_size = sizeof(config),
+                               .vt = vt,
                                .name = "alone",
                                .nranks = 1,
                                .world_ranks = world,

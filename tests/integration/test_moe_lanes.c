@@ -59,6 +59,7 @@ static void rank_open(rank_t *r)
     r->device_vt = table("device_cpu", DP_IFACE_DEVICE, sizeof(dp_device_vt_t));
     r->comm_vt = table("comm_shm", DP_IFACE_COMM, sizeof(dp_comm_vt_t));
     expect_ok(r->device_vt->open(host, &device, &r->device), "device");
+    comm.vt = r->comm_vt;
     comm.device_vt = r->device_vt;
     comm.device = r->device;
     expect_ok(r->comm_vt->open(host, &comm, &r->comm), "comm");

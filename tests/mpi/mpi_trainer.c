@@ -38,6 +38,7 @@ static dp_status_t sum_over_mpi(dp_group_t *group, double *sum)
         return status;
     device_vt = device_table;
     vt = comm_table;
+    config.vt = vt;
     config.device_vt = device_vt;
     status = device_vt->open(host, &device_config, &config.device);
     if (status == DP_OK)

@@ -180,6 +180,7 @@ static dp_status_t open_line(bench_t *b, int32_t index, line_t *line)
 
     snprintf(name, sizeof(name), "links.%d", index);
     line->first = b->rank == pair->a;
+    config.vt = line->vt;
     if (status >= 0)
         status = line->vt->open(b->host, &config, &line->comm);
     if (status >= 0)
