@@ -269,7 +269,7 @@ struct dp_comm_vt {
      *  any device. [any] */
     int (*serves)(const dp_device_vt_t *device_vt);
 };
-#define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, all_gather)
+#define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, serves)
 
 /** The capabilities of an instance of a table that dp_plugin_interface() gave. [any] */
 static inline uint32_t dp_comm_caps(const dp_comm_vt_t *vt, dp_comm_t *comm)

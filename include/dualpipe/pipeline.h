@@ -226,6 +226,11 @@ typedef struct dp_step {
     /* ---- what kind of step ---- */
 
     int32_t forward_only; /* 1: no backward; gradients are left alone */
+    /* Fewer micro-batches than the pipeline was opened for: this step has number 0 to
+     * microbatches - 1, on all ranks alike. The others are neither computed nor sent. loss_scale
+     * 0: 1 / (microbatches * ep * dp). DP_ERR_UNSUPPORTED with dp_pipeline_options_t.graph.
+     * 0: all */
+    int32_t microbatches;
     /* 0: 1 / (M * ep * dp * rounds): gradients of the mean loss of the job, see `tokens` */
     double loss_scale;
     /* Gradients of several steps for one update: this step is number `round` (0, 1, ...) of
@@ -243,11 +248,6 @@ typedef struct dp_step {
      * the same bits for every schedule and number of ranks */
     double aux_loss;
     double *losses; /* [M] or NULL: the loss of each micro-batch */
-    /** Fewer micro-batches than the pipeline was opened for: this step has number 0 to
-     *  microbatches - 1, on all ranks alike. The others are neither computed nor sent. loss_scale
-     *  0: 1 / (microbatches * ep * dp). DP_ERR_UNSUPPORTED with dp_pipeline_options_t.graph. 0:
-     * all */
-    int32_t microbatches;
 } dp_step_t;
 #define DP_STEP_MIN DP_SIZE_TO(dp_step_t, losses)
 

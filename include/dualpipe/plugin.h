@@ -123,7 +123,7 @@ struct dp_host {
      */
     dp_status_t (*abort_job)(const dp_host_t *h, dp_status_t status, const char *why);
 };
-#define DP_HOST_MIN         DP_SIZE_TO(dp_host_t, last_error)
+#define DP_HOST_MIN         DP_SIZE_TO(dp_host_t, abort_job)
 #define DP_FAIL(h, st, ...) (((h)->fail)((h), (st), __FILE__, __LINE__, __VA_ARGS__))
 
 /** Takes over a struct by which the host asks (status.h): DP_TAKE(host, "comm_mine: config",
@@ -214,7 +214,7 @@ typedef struct dp_plugin {
      * a constant. Those of libdualpipe: shm 500, cuda_ipc 400, nccl 300, ofi 200, mpi 100 */
     uint32_t preference;
 } dp_plugin_t;
-#define DP_PLUGIN_MIN DP_SIZE_TO(dp_plugin_t, get_interface)
+#define DP_PLUGIN_MIN DP_SIZE_TO(dp_plugin_t, preference)
 
 #define DP_PLUGIN_HEAD DP_CAST(uint32_t, sizeof(dp_plugin_t)), DP_ABI_MAJOR, DP_ABI_MINOR
 #if defined(__GNUC__)

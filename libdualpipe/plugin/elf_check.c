@@ -194,7 +194,7 @@ static dp_status_t check_entry(const image_t *image, const ElfW(Ehdr) * header, 
     if (head.abi_major != DP_ABI_MAJOR)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin",
                        image->path, head.abi_major, head.abi_minor, DP_ABI_MAJOR);
-    if (head.struct_size >= DP_SIZE_TO(dp_plugin_t, preference))
+    if (head.struct_size >= DP_PLUGIN_MIN)
         (void)read_mapped(image, header, entry->st_value + offsetof(dp_plugin_t, preference), preference,
                           sizeof(*preference));
     return DP_OK;

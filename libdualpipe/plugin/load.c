@@ -96,7 +96,7 @@ static dp_status_t check_descriptor(const char *path, const dp_plugin_t *plugin)
     if (plugin->abi_major != DP_ABI_MAJOR)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin",
                        path, plugin->abi_major, plugin->abi_minor, DP_ABI_MAJOR);
-    if (plugin->struct_size < offsetof(dp_plugin_t, get_interface) + sizeof(plugin->get_interface))
+    if (plugin->struct_size < DP_PLUGIN_MIN)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s: its descriptor says %u bytes, too short for ABI %d.0", path,
                        plugin->struct_size, DP_ABI_MAJOR);
     if (plugin->name == NULL || !plain_name(plugin->name) || plugin->get_interface == NULL)
