@@ -35,8 +35,9 @@ extern "C" {
 
 /** Whose a state is, and so which ranks have the same bytes of it. */
 typedef enum dp_state_scope {
-    /* goes with the parameters of a chunk, element by element: memory has param_count elements at
-     * the places of the parameters. Where experts are replicated: with their replicas */
+    /* goes with the parameters of a chunk, element by element: memory has
+     * dp_chunk_view_t.param_count elements, gaps included, at the places of the parameters. Where
+     * experts are replicated: with their replicas */
     DP_STATE_PARAMS = 0,
     /* of the stage of a chunk: the same in its mirror, in all data groups and, unless `sharded`, in
      * the expert group */

@@ -123,7 +123,7 @@ quietly "smallest.c links with the archive" \
     $(pkg-config --static --libs dualpipe | sed "s|-ldualpipe\\>|$libdir/libdualpipe.a|") &&
     links "$work/smallest_static" static &&
     quietly "smallest with the archive trains" timeout $((60 * scale)) dualpipe run -n 2 -- "$work/smallest_static" || :
-for example in smallest swap_comm; do
+for example in smallest recovery lengths swap_comm; do
     cp -R "$doc/examples/$example" "$work/$example.d"
     quietly "$example: make check" make -C "$work/$example.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" check || :
     command -v cmake >/dev/null 2>&1 || continue

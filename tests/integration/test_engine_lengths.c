@@ -3,182 +3,39 @@
  * test_engine_lengths.c: micro-batches of different length, their documents, and two tensors across
  * every boundary: a residual stream, and a skip from the first part to the last that the parts
  * between know nothing of. Losses and gradients are those of the formula, and have the same bits on
- * every schedule. */
+ * every schedule. The model is that of the example, which this file includes. */
+#define main lengths_main
+int lengths_main(int argc, char **argv);
+#include "examples/lengths/lengths.c"
+#undef main
+
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
-enum { M = 8, T = 6, W = 2, MIDDLE = 6, MODEL_PARTS = MIDDLE + 2, DOCUMENTS = 3 };
-
-static const dp_boundary_tensor_t tensors[] = {{"stream", DP_F64, W}, {"skip", DP_F64, W}};
-enum { ROW = W * sizeof(double) };
-
-/* By micro-batch; documents with the same numbers of tokens, or none. */
-static const uint32_t lengths[M] = {6, 1, 4, 5, 6, 2, 3, 6};
-static const uint32_t ends[M][DOCUMENTS] = {{2, 5, 6}, {1}, {0}, {1, 5}, {0}, {2}, {1, 2, 3}, {3, 6}};
-static const uint32_t counts[M] = {3, 1, 0, 2, 0, 1, 3, 2};
-
-static double inputs[M][T * W], targets[M][T * W];
 static double weight_of[MODEL_PARTS];
 
-static double position(uint32_t documents, const uint32_t *at, uint32_t t)
+/* ---- what the parts get ---- */
+
+static dp_status_t checked_first(void *self, const dp_segment_call_t *c)
 {
-    uint32_t first = 0;
-
-    for (uint32_t i = 0; i < documents && at[i] <= t; i++)
-        first = at[i];
-    return t - first;
-}
-
-static double *skip_of(const dp_segment_call_t *c, const void *boundary)
-{
-    size_t offsets[2], bytes;
-
-    if (dp_boundary_offsets(tensors, 2, c->tokens, offsets, &bytes) < 0 || offsets[0] != 0)
-        abort();
-    return (double *)((uintptr_t)boundary + offsets[1]);
-}
-
-/* ---- parts ----
- * stream = skip = w * input; stream = w * stream + position; loss of w * stream + skip - target */
-
-static dp_status_t first_forward(void *self, const dp_segment_call_t *c)
-{
-    const double *in = c->input, w = *(const double *)c->params;
-    double *stream = c->y, *skip = skip_of(c, c->y);
-
-    (void)self;
     if (c->boundary_bytes != (size_t)c->tokens * 2 * ROW)
         return dp_fail(DP_ERR_INVALID, "%u tokens in %zu bytes", c->tokens, c->boundary_bytes);
-    for (uint32_t i = 0; i < c->tokens * W; i++)
-        stream[i] = skip[i] = w * in[i];
-    return DP_OK;
+    return first_forward(self, c);
 }
 
-static dp_status_t first_backward(void *self, const dp_segment_call_t *c)
+static dp_status_t checked_middle(void *self, const dp_segment_call_t *c)
 {
-    const double *stream = c->dy, *skip = skip_of(c, c->dy);
-    double *sums = c->saved;
-
-    (void)self;
-    for (uint32_t i = 0; i < c->tokens * W; i++)
-        sums[i] = stream[i] + skip[i];
-    return DP_OK;
-}
-
-static dp_status_t first_weight(void *self, const dp_segment_call_t *c)
-{
-    const double *in = c->input, *sums = c->saved;
-
-    (void)self;
-    for (uint32_t i = 0; i < c->tokens * W; i++)
-        *(double *)c->grads += sums[i] * in[i];
-    return DP_OK;
-}
-
-static dp_status_t middle_forward(void *self, const dp_segment_call_t *c)
-{
-    const double *x = c->x, w = *(const double *)c->params;
-    double *y = c->y;
-
-    (void)self;
     if (c->boundary_bytes != (size_t)c->tokens * ROW || c->documents != counts[c->microbatch])
         return dp_fail(DP_ERR_INVALID, "%u documents in %zu bytes", c->documents, c->boundary_bytes);
-    memcpy(c->saved, x, c->boundary_bytes);
-    for (uint32_t i = 0; i < c->tokens * W; i++)
-        y[i] = w * x[i] + position(c->documents, c->document_ends, i / W);
-    return DP_OK;
+    return middle_forward(self, c);
 }
 
-static dp_status_t middle_backward(void *self, const dp_segment_call_t *c)
+static dp_status_t build_checked(rank_t *rank, int32_t stage, int32_t stages, dp_stage_t **stage_out)
 {
-    const double *dy = c->dy, w = *(const double *)c->params;
-    double *dx = c->dx;
+    stages_t held = {.count = 0};
 
-    (void)self;
-    memcpy((double *)c->saved + T * W, dy, c->boundary_bytes);
-    for (uint32_t i = 0; i < c->tokens * W; i++)
-        dx[i] = w * dy[i];
-    return DP_OK;
-}
-
-static dp_status_t middle_weight(void *self, const dp_segment_call_t *c)
-{
-    const double *x = c->saved, *dy = x + T * W;
-
-    (void)self;
-    for (uint32_t i = 0; i < c->tokens * W; i++)
-        *(double *)c->grads += x[i] * dy[i];
-    return DP_OK;
-}
-
-static dp_status_t last_forward(void *self, const dp_segment_call_t *c)
-{
-    const double *stream = c->x, *skip = skip_of(c, c->x), *target = c->target, w = *(const double *)c->params;
-    double *kept = c->saved, sum = 0;
-
-    (void)self;
-    for (uint32_t i = 0; i < c->tokens * W; i++) {
-        kept[i] = stream[i];
-        kept[T * W + i] = w * stream[i] + skip[i] - target[i];
-        sum += kept[T * W + i] * kept[T * W + i];
-    }
-    *c->loss += sum / c->tokens;
-    return DP_OK;
-}
-
-static dp_status_t last_backward(void *self, const dp_segment_call_t *c)
-{
-    const double w = *(const double *)c->params, factor = 2 * c->loss_scale / c->tokens;
-    double *stream = c->dx, *skip = skip_of(c, c->dx), *kept = (double *)c->saved + T * W;
-
-    (void)self;
-    for (uint32_t i = 0; i < c->tokens * W; i++) {
-        kept[i] *= factor;
-        stream[i] = w * kept[i];
-        skip[i] = kept[i];
-    }
-    return DP_OK;
-}
-
-static const dp_segment_t segments[] = {
-    {.struct_size = sizeof(dp_segment_t),
-     .name = "first",
-     .host_forward = first_forward,
-     .host_backward_input = first_backward,
-     .host_backward_weight = first_weight},
-    {.struct_size = sizeof(dp_segment_t),
-     .name = "middle",
-     .host_forward = middle_forward,
-     .host_backward_input = middle_backward,
-     .host_backward_weight = middle_weight},
-    {.struct_size = sizeof(dp_segment_t),
-     .name = "last",
-     .host_forward = last_forward,
-     .host_backward_input = last_backward,
-     .host_backward_weight = middle_weight},
-};
-
-static dp_status_t build(rank_t *rank, int32_t stage, int32_t stages, dp_stage_t **stage_out)
-{
-    static const dp_block_sizes_t sizes = {
-        .struct_size = sizeof(sizes), .saved_bytes = 2 * T * ROW, .param_count = 1, .nparams = 1};
-    static const dp_param_t param = {.name = "w", .count = 1, .fan_in = 1};
-    static const char *const prefixes[MODEL_PARTS] = {"0.", "1.", "2.", "3.", "4.", "5.", "6.", "7."};
-    const int32_t first = stage * MODEL_PARTS / stages, end = (stage + 1) * MODEL_PARTS / stages;
-    dp_part_t parts[MODEL_PARTS];
-
-    for (int32_t i = first; i < end; i++) {
-        const int kind = i == 0 ? 0 : i == MODEL_PARTS - 1 ? 2 : 1;
-
-        parts[i - first] = (dp_part_t){.struct_size = sizeof(dp_part_t),
-                                       .nsegments = 1,
-                                       .segments = &segments[kind],
-                                       .sizes = &sizes,
-                                       .param_list = &param,
-                                       .prefix = prefixes[i],
-                                       .boundary_bytes = kind == 1 ? T * ROW : 0};
-    }
-    return dp_stage_create(parts, end - first, rank->options.boundary_bytes, DP_F64, stage_out);
+    (void)rank;
+    return build(&held, NULL, stage, stages, stage_out);
 }
 
 /* ---- the formula ---- */
@@ -213,21 +70,6 @@ static void add_formula(int m, double scale, result_t *r)
 
 static result_t got;
 
-static dp_step_t whole_step(const void *in[M], const void *target[M], dp_documents_t documents[M], double *losses)
-{
-    for (int m = 0; m < M; m++) {
-        in[m] = inputs[m];
-        target[m] = targets[m];
-        documents[m] = (dp_documents_t){ends[m], counts[m]};
-    }
-    return (dp_step_t){.struct_size = sizeof(dp_step_t),
-                       .inputs = in,
-                       .targets = target,
-                       .losses = losses,
-                       .tokens = lengths,
-                       .documents = documents};
-}
-
 static dp_status_t use(rank_t *rank, dp_pipeline_t *p)
 {
     const void *in[M], *target[M];
@@ -260,7 +102,7 @@ static dp_status_t use(rank_t *rank, dp_pipeline_t *p)
 static void prepare(rank_t *rank, const char *method)
 {
     rank_prepare(rank, method, M);
-    rank->build = build;
+    rank->build = build_checked;
     rank->use = use;
     rank->options.tokens = T;
     rank->options.documents = DOCUMENTS;
@@ -282,11 +124,9 @@ static result_t run(const char *method, int n)
 
 static void fill(void)
 {
-    for (int m = 0; m < M; m++)
-        for (int i = 0; i < T * W; i++) {
-            inputs[m][i] = 0.25 + 0.125 * ((m * 5 + i * 3) % 7);
-            targets[m][i] = 1 - 0.0625 * ((m * 3 + i) % 5);
-        }
+    fill_data();
+    segments[0].host_forward = checked_first;
+    segments[1].host_forward = checked_middle;
     for (int l = 0; l < MODEL_PARTS; l++)
         weight_of[l] = 0.5 + 0.1 * l;
 }
