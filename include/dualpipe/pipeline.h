@@ -41,6 +41,8 @@
  *   - guard bytes have changed: which, and how far beyond the end
  *   - y or dx still has the NaN of before in it when the part is done: it was not overwritten, or
  *     it was added to
+ *   - x, dy or params has changed, or the first byte of input or target, whose size only the
+ *     trainer knows: the function wrote to what it may only read
  * Guarded memory is larger; steps still allocate nothing. The guard needs a device whose memory the
  * host reaches and which runs host functions (device_cpu). On others, and where steps are captured
  * as graphs, a warning says that nothing is guarded. Some ranks may be guarded and others not. */

@@ -108,8 +108,8 @@
  * and the last stage. At most 16 in a model.
  *
  * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, backward_buffer, work, scratch, y, dx
- * and grads, outputs that are not overwritten, and functions that compute before their turn. Use it
- * on every new segment. */
+ * and grads, and writes to x, dy, params, input and target. It also finds outputs that are not
+ * overwritten, and functions that compute before their turn. Use it on every new segment. */
 #ifndef DUALPIPE_STAGE_H
 #define DUALPIPE_STAGE_H
 

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Memory that a call may write, and what lies behind it. */
+/* Memory of a call, and what lies behind it. */
 typedef struct region {
     const char *name;
     char *at;
@@ -26,7 +26,9 @@ typedef struct region {
     uint64_t hash;
 } region_t;
 
-enum { SAVED, BACKWARD_BUFFER, WORK, SCRATCH, Y, DX, GRADS, LOSS, AUX_LOSS, REGIONS };
+/* What a call may write, and what it may only read. */
+enum { SAVED, BACKWARD_BUFFER, WORK, SCRATCH, Y, DX, GRADS, LOSS, AUX_LOSS, WRITTEN };
+enum { X = WRITTEN, DY, PARAMS, INPUT, TARGET, REGIONS };
 
 /* ---- open and close ---- */
 
@@ -81,16 +83,16 @@ static void open_gate(dp_pipeline_t *p)
     p->host->post(p->host, &p->guard.gate, p->guard.calls);
 }
 
-/* ---- what a call may write ---- */
+/* ---- the memory of a call ---- */
 
 static void list_regions(const dp_pipeline_t *p, const dp_stage_t *stage, int32_t index, const dp_segment_call_t *call,
                          region_t regions[REGIONS])
 {
     const dp_block_sizes_t *sizes = &stage->parts[stage->segments[index].part].sizes;
     const size_t grads = sizes->param_count * dp_dtype_bytes(dp_dtype_accumulator(stage->dtype));
+    const size_t params = sizes->param_count * dp_dtype_bytes(stage->dtype);
     const double *aux = p->sums.losses + p->schedule->microbatches, *end = p->sums.losses + dp__losses_count(p);
 
-    memset(regions, 0, REGIONS * sizeof(*regions));
     regions[SAVED] = (region_t){"saved", call->saved, sizes->saved_bytes, DP__GUARD_BYTES, 0};
     regions[BACKWARD_BUFFER] =
         (region_t){"backward buffer", call->backward_buffer, sizes->backward_buffer_bytes, DP__GUARD_BYTES, 0};
@@ -101,6 +103,12 @@ static void list_regions(const dp_pipeline_t *p, const dp_stage_t *stage, int32_
     regions[GRADS] = (region_t){"grads", call->grads, grads, DP__GUARD_BYTES, 0};
     regions[LOSS] = (region_t){"loss", (char *)call->loss, sizeof(double), 0, 0};
     regions[AUX_LOSS] = (region_t){"aux_loss", (char *)call->aux_loss, sizeof(double), 0, 0};
+    regions[X] = (region_t){"x", (char *)(uintptr_t)call->x, call->boundary_bytes, 0, 0};
+    regions[DY] = (region_t){"dy", (char *)(uintptr_t)call->dy, call->boundary_bytes, 0, 0};
+    regions[PARAMS] = (region_t){"params", (char *)(uintptr_t)call->params, params, 0, 0};
+    /* of the trainer's memory we know that it has a byte */
+    regions[INPUT] = (region_t){"input", (char *)(uintptr_t)call->input, 1, 0, 0};
+    regions[TARGET] = (region_t){"target", (char *)(uintptr_t)call->target, 1, 0, 0};
     if (call->loss != NULL)
         regions[LOSS].behind = (size_t)(aux - call->loss - 1) * sizeof(double);
     if (call->aux_loss != NULL)
@@ -193,7 +201,7 @@ static void remember(dp_pipeline_t *p, region_t regions[REGIONS])
 
 static dp_status_t check_turn(const region_t regions[REGIONS])
 {
-    for (int i = 0; i < REGIONS; i++)
+    for (int i = 0; i < WRITTEN; i++)
         if (regions[i].at != NULL && hash(&regions[i]) != regions[i].hash)
             return dp_fail(DP_ERR_INVALID,
                            "guard: %s changed before the stream got there: the function computed at once instead of "
@@ -202,9 +210,18 @@ static dp_status_t check_turn(const region_t regions[REGIONS])
     return DP_OK;
 }
 
+static dp_status_t check_read(const region_t regions[REGIONS])
+{
+    for (int i = WRITTEN; i < REGIONS; i++)
+        if (regions[i].at != NULL && hash(&regions[i]) != regions[i].hash)
+            return dp_fail(DP_ERR_INVALID, "guard: it wrote to %s, which it may only read: change a copy",
+                           regions[i].name);
+    return DP_OK;
+}
+
 static dp_status_t check_behind(const dp_pipeline_t *p, const region_t regions[REGIONS])
 {
-    for (int i = 0; i < REGIONS; i++) {
+    for (int i = 0; i < WRITTEN; i++) {
         const region_t *r = &regions[i];
         const unsigned char *before = p->guard.copies + (size_t)i * DP__GUARD_BYTES;
         size_t n = r->at != NULL ? r->behind : 0;
@@ -254,6 +271,7 @@ dp_status_t dp__guard_put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__c
     open_gate(p);
     DO(early);
     DO(dp__stream_finish(p, s));
+    DO(check_read(regions));
     DO(check_behind(p, regions));
     if (last)
         DO(check_written(stage, &regions[pass == DP_OP_F ? Y : DX]));

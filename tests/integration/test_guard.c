@@ -98,6 +98,11 @@ typedef enum fault {
     DX_OVERRUN,
     GRADS_OVERRUN,
     LOSS_ELSEWHERE,
+    X_WRITTEN,
+    DY_WRITTEN,
+    PARAMS_WRITTEN,
+    INPUT_WRITTEN,
+    TARGET_WRITTEN,
     FAULTS
 } fault_t;
 
@@ -113,9 +118,19 @@ typedef struct leaky {
 
 static bool here(const leaky_t *l, const dp_segment_call_t *c, fault_t fault)
 {
-    const int part = fault == LOSS_ELSEWHERE || fault == LOSS_AT_ONCE ? 1 : 0;
+    const int part = fault == LOSS_ELSEWHERE || fault == LOSS_AT_ONCE || fault == TARGET_WRITTEN ? 1 : 0;
+    const int stage = fault == INPUT_WRITTEN ? 0 : 1;
 
-    return l->fault == fault && c->stage == 1 && l->part == part && c->microbatch == BAD_MICROBATCH;
+    return l->fault == fault && c->stage == stage && l->part == part && c->microbatch == BAD_MICROBATCH;
+}
+
+/* What an operator does that works in place on a view. */
+static void scale_in_place(const void *read_only)
+{
+    double *values = (double *)(uintptr_t)read_only;
+
+    for (int i = 0; i < N; i++)
+        values[i] *= 1.1;
 }
 
 static dp_status_t forward(void *self, const dp_segment_call_t *c)
@@ -143,6 +158,10 @@ static dp_status_t forward(void *self, const dp_segment_call_t *c)
         y[N] = 1;
     if (here(l, c, LOSS_ELSEWHERE))
         c->loss[1] += 1;
+    if (here(l, c, X_WRITTEN) || here(l, c, INPUT_WRITTEN))
+        scale_in_place(x);
+    if (here(l, c, TARGET_WRITTEN))
+        scale_in_place(target);
     return DP_OK;
 }
 
@@ -164,6 +183,8 @@ static dp_status_t backward_input(void *self, const dp_segment_call_t *c)
     }
     if (here(l, c, DX_OVERRUN))
         memset(dx + N, 1, 1);
+    if (here(l, c, DY_WRITTEN))
+        scale_in_place(dy);
     return DP_OK;
 }
 
@@ -177,6 +198,8 @@ static dp_status_t backward_weight(void *self, const dp_segment_call_t *c)
         grads[i] += saved->x[i] * saved->dy[i];
     if (here(l, c, GRADS_OVERRUN))
         grads[N] += 1;
+    if (here(l, c, PARAMS_WRITTEN))
+        scale_in_place(c->params);
     return DP_OK;
 }
 
@@ -268,7 +291,7 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
 
 static dp_status_t train(leaky_rank_t *rank, dp_pipeline_t *p)
 {
-    static const double x[N] = {0.5, -0.25, 1}, target[N] = {1, 1, -1};
+    double x[N] = {0.5, -0.25, 1}, target[N] = {1, 1, -1};
     const void *inputs[M], *targets[M];
     dp_step_t step = {.struct_size = sizeof(step), .inputs = inputs, .targets = targets};
     dp_chunk_view_t view = {.struct_size = sizeof(view)};
@@ -343,6 +366,11 @@ static const struct {
     [DX_OVERRUN] = {"leaky(I) of stage 1", "beyond the end of dx, which has 24 bytes", ": 1 further"},
     [GRADS_OVERRUN] = {"leaky(W) of stage 1", "beyond the end of grads, which has 24 bytes", ": 8 further"},
     [LOSS_ELSEWHERE] = {"leaky(F) of stage 1", "beyond the end of loss, which has 8 bytes", ": 8 further"},
+    [X_WRITTEN] = {"leaky(F) of stage 1", "it wrote to x, which it may only read", "change a copy"},
+    [DY_WRITTEN] = {"leaky(I) of stage 1", "it wrote to dy, which it may only read", ""},
+    [PARAMS_WRITTEN] = {"leaky(W) of stage 1", "it wrote to params, which it may only read", ""},
+    [INPUT_WRITTEN] = {"leaky(F) of stage 0", "it wrote to input, which it may only read", ""},
+    [TARGET_WRITTEN] = {"leaky(F) of stage 1", "it wrote to target, which it may only read", ""},
 };
 
 START_TEST(every_mistake_is_named)
@@ -353,8 +381,8 @@ START_TEST(every_mistake_is_named)
     setenv("DUALPIPE_GUARD", "1", 1);
     run_leaky(ranks, fault, fault >= FORWARD_AT_ONCE && fault <= LOSS_AT_ONCE);
     for (int r = 0; r < 2; r++) {
-        const char *const words[] = {"rank 1: step 0: ", due[fault].pass, "micro-batch 2: guard: ", due[fault].what,
-                                     due[fault].how};
+        const char *const words[] = {fault == INPUT_WRITTEN ? "rank 0: step 0: " : "rank 1: step 0: ", due[fault].pass,
+                                     "micro-batch 2: guard: ", due[fault].what, due[fault].how};
 
         ck_assert_int_eq(ranks[r].status, DP_ERR_INVALID);
         for (size_t w = 0; w < sizeof(words) / sizeof(words[0]); w++)
