@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -126,14 +127,30 @@ static dp_status_t start_plugin(const char *path, const dp_plugin_t *plugin)
     return status;
 }
 
+/* Called for the program, which is the first; no other is asked for. */
+static int judge_program(struct dl_phdr_info *program, size_t bytes, void *is_static)
+{
+    (void)bytes;
+    for (int i = 0; i < program->dlpi_phnum; i++)
+        *(bool *)is_static &= program->dlpi_phdr[i].p_type != PT_INTERP;
+    return 1;
+}
+
 /* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing
  * shows before its init runs: that happens once. */
 static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
 {
     const dp_plugin_t *plugin;
+    bool is_static = true;
     dp_status_t status;
-    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *module;
 
+    dl_iterate_phdr(judge_program, &is_static);
+    if (is_static) /* the plugin would get a second libc, which nobody has started */
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "plugin %s needs a dynamically linked program, and this one is static: link without -static",
+                       path);
+    module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (module == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s cannot be loaded: %s", path, dlerror());
     plugin = dlsym(module, "dp_plugin_entry");

@@ -123,6 +123,13 @@ quietly "smallest.c links with the archive" \
     $(pkg-config --static --libs dualpipe | sed "s|-ldualpipe\\>|$libdir/libdualpipe.a|") &&
     links "$work/smallest_static" static &&
     quietly "smallest with the archive trains" timeout $((60 * scale)) dualpipe run -n 2 -- "$work/smallest_static" || :
+if $CC ${CFLAGS-} $(pkg-config --cflags dualpipe) -static -o "$work/smallest_alone" "$doc/examples/smallest/smallest.c" \
+    $(pkg-config --static --libs dualpipe) >"$work/log" 2>&1; then
+    ! timeout $((60 * scale)) dualpipe run -n 2 -- "$work/smallest_alone" >"$work/log" 2>&1 &&
+        grep -q 'this one is static: link without -static' "$work/log" || complain "a fully static program is not told why it cannot run"
+else
+    echo "no static libc, or a sanitizer: a fully static program was not tried"
+fi
 for example in smallest recovery lengths swap_comm; do
     cp -R "$doc/examples/$example" "$work/$example.d"
     quietly "$example: make check" make -C "$work/$example.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" check || :
