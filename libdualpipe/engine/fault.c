@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * fault.c: a failure of this rank: what it was doing, telling the job, and bringing the lanes to
  * rest. */
+#include "base/wait.h"
 #include "engine/engine.h"
 #include "group/describe.h"
 
@@ -62,10 +63,13 @@ static void describe_operation(const dp_pipeline_t *p, char *text, size_t bytes)
 dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *what)
 {
     char doing[256], why[1024];
+    dp_signal_t never = {0};
     dp_status_t cause;
 
     snprintf(why, sizeof(why), "%s", dp_last_error());
     p->run.failed = 1;
+    if (status == DP_ERR_PROTOCOL) /* of steps that differ? rank 0 may not have heard of all yet */
+        (void)p->host->wait(p->host, &never, 1, dp__scaled_ns(1), "whether the ranks' steps differ");
     cause = dp_group_health(p->group);
     if (cause < 0)
         return cause;

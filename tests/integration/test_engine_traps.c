@@ -14,7 +14,16 @@ enum { M = 8, STEPS = 4 };
 
 /* ---- ranks that differ ---- */
 
-typedef enum difference { LOSS_SCALE, FORWARD_ONLY, ROUNDS, COUNT, TOKENS, CLOSES, DIFFERENCES } difference_t;
+typedef enum difference {
+    LOSS_SCALE,
+    FORWARD_ONLY,
+    ROUNDS,
+    COUNT,
+    TOKENS,
+    DOCUMENTS,
+    CLOSES,
+    DIFFERENCES
+} difference_t;
 
 static const char *const sentences[DIFFERENCES][2] = {
     {"rank 0 has loss_scale=2,", "rank 1 has loss_scale=1"},
@@ -22,6 +31,7 @@ static const char *const sentences[DIFFERENCES][2] = {
     {"rank 0 has round=0 of rounds=3,", "rank 1 has round=0 of rounds=2"},
     {"rank 0 has microbatches=6,", "rank 1 has microbatches=7"},
     {"rank 0 has 22 tokens in 0 documents", "rank 1 has 23 tokens in 0 documents"},
+    {"rank 0 has 24 tokens in 2 documents (digest ", "rank 1 has 24 tokens in 2 documents (digest "},
     {"rank 0 has closed its pipeline after 2 steps", "rank 1 has called dp_pipeline_step once more"},
 };
 
@@ -29,7 +39,9 @@ static dp_status_t differ(dp_pipeline_t *p, int rank, difference_t difference)
 {
     double tensors[2][M][TENSOR];
     const void *in[M], *target[M];
+    const uint32_t ends[] = {rank == 0 ? 1 : 2, ROWS};
     uint32_t tokens[M];
+    dp_documents_t documents[M] = {[3] = {ends, 2}};
     dp_status_t status = DP_OK;
 
     for (unsigned i = 0; i < M; i++) {
@@ -52,9 +64,11 @@ static dp_status_t differ(dp_pipeline_t *p, int rank, difference_t difference)
         if (n == 2 && difference == COUNT)
             step.microbatches = rank == 0 ? M - 2 : M - 1;
         if (n == 2 && difference == TOKENS) {
-            tokens[3] = rank == 0 ? 1 : 2;
+            tokens[0] = rank == 0 ? 1 : 2; /* a message of unexpected size may come first */
             step.tokens = tokens;
         }
+        if (n == 2 && difference == DOCUMENTS)
+            step.documents = documents;
         status = dp_pipeline_step(p, &step);
     }
     return status;
@@ -73,7 +87,8 @@ START_TEST(steps_that_differ_between_threads)
         rank_prepare(&ranks[r], "dualpipe", M);
         ranks[r].use = use_differently;
         ranks[r].argument = _i;
-        ranks[r].options.tokens = _i == TOKENS ? ROWS : 0;
+        ranks[r].options.tokens = _i == TOKENS || _i == DOCUMENTS ? ROWS : 0;
+        ranks[r].options.documents = _i == DOCUMENTS ? 2 : 0;
     }
     ranks_run(ranks, 2);
     for (int r = _i == CLOSES; r < 2; r++)
@@ -102,11 +117,12 @@ static dp_status_t differ_body(forked_t *self)
 {
     dp_group_options_t options = forked_options(self);
     dp_pipeline_options_t open = {.struct_size = sizeof(open),
-                                  .method = "1f1b",
+                                  .method = "dualpipe",
                                   .microbatches = M,
                                   .boundary_bytes = TENSOR * sizeof(double),
                                   .dtype = DP_F64,
-                                  .tokens = self->argument == TOKENS ? ROWS : 0,
+                                  .tokens = self->argument == TOKENS || self->argument == DOCUMENTS ? ROWS : 0,
+                                  .documents = self->argument == DOCUMENTS ? 2 : 0,
                                   .build = build};
     dp_pipeline_t *p = NULL;
     char message[1024];
