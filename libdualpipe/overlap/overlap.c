@@ -34,6 +34,7 @@
 #include "overlap/bound.h"
 #include "overlap/braids.h"
 #include "overlap/rules.h"
+#include "schedule/passes.h"
 #include "simulate/costs.h"
 
 /* NODES: of all tries, where no number is given */
@@ -86,17 +87,15 @@ static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_r
 static double held_by(const dp_schedule_t *schedule)
 {
     double most = 0.0, share = 1.0 / dp_schedule_split(schedule);
+    dp_pass_t pass[2];
 
     for (int32_t r = 0; r < schedule->ranks; r++) {
-        double held = 0.0;
+        dp__alive_t alive = {.forward_only = false};
 
-        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1]; k++) {
-            int kind = schedule->ops[k].kind;
-
-            held += kind == DP_OP_F || kind == DP_OP_FB ? share : 0.0;
-            most = fmax(most, held);
-            held -= kind == DP_OP_B || kind == DP_OP_W || kind == DP_OP_FB ? share : 0.0;
-        }
+        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1]; k++)
+            for (int p = 0, n = dp__op_passes(&schedule->ops[k], pass); p < n; p++)
+                dp__alive_count(&alive, pass[p].kind, true, true, share);
+        most = fmax(most, alive.most_inputs);
     }
     return most;
 }

@@ -624,9 +624,9 @@ int32_t dp__transfer_streams_of(const dp_program_t *program, int32_t rank,
 /* What is used at once, in the order of the list. */
 typedef struct dp__census {
     int32_t alive[DP__KINDS];
-    int32_t *held;     /* [nchannels] outputs begun and not yet sent */
-    int32_t *making;   /* [nchannels] outputs begun and not ended */
-    int32_t backwards; /* from the begin of I or B to the end of W or B */
+    int32_t *held;         /* [nchannels] outputs begun and not yet sent */
+    int32_t *making;       /* [nchannels] outputs begun and not ended */
+    dp__alive_t backwards; /* of stages that have memory for them */
 } dp__census_t;
 
 static void count_begin(dp__writer_t *x, dp__census_t *n, int kind, int32_t channel)
@@ -652,15 +652,16 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n)
         if (use[k].chunk < 0 || use[k].chunk >= x->program->chunks || use[k].microbatch < 0 ||
             use[k].microbatch >= x->microbatches)
             return refuse_line(x, at, "chunk or micro-batch out of range");
+    for (int k = 0; k < passes; k++)
+        if (x->stages[use[k].chunk].backward_buffer)
+            dp__alive_count(&n->backwards, use[k].kind, dp__instr_begins(instr), instr->kind == DP_INSTR_COMPUTE, 1.0);
+    x->out->backward_buffers = (int32_t)n->backwards.most_backwards;
     for (int k = 0; k < passes && dp__instr_begins(instr); k++) {
         x->npasses++;
-        if ((use[k].kind == DP_OP_I || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].backward_buffer)
-            x->out->backward_buffers = dp__max_int32(x->out->backward_buffers, ++n->backwards);
         if (use[k].kind != DP_OP_W)
             count_begin(x, n, use[k].kind != DP_OP_F, x->channel[1][use[k].kind != DP_OP_F][use[k].chunk]);
     }
     for (int k = 0; k < passes && instr->kind == DP_INSTR_COMPUTE; k++) {
-        n->backwards -= (use[k].kind == DP_OP_W || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].backward_buffer;
         if (use[k].kind != DP_OP_W) {
             int32_t channel = x->channel[1][use[k].kind != DP_OP_F][use[k].chunk];
 

@@ -8,6 +8,7 @@
 #include "program/verify.h"
 
 #include "base/memory.h"
+#include "base/range.h"
 #include "program/passes.h"
 #include "schedule/passes.h"
 
@@ -22,9 +23,10 @@ typedef struct dp__inspection {
     int32_t *weights_left;               /* [ranks * chunks] */
     /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
     int32_t *reduced;
-    int32_t *reductions;                              /* [ranks] how many */
-    int32_t activations, deferred, backwards, bundle; /* of the rank being read */
-    int32_t rank, position;
+    int32_t *reductions; /* [ranks] how many */
+    /* of the rank being read */
+    dp__alive_t alive;
+    int32_t deferred, bundle, rank, position;
     const dp_instr_t *instr;
 } dp__inspection_t;
 
@@ -228,8 +230,6 @@ static dp_status_t take_slot(dp__inspection_t *x, int32_t chunk, int32_t microba
     if (x->slot_owner[first + slot] >= 0)
         return refuse_line(x, "its activation slot is still in use by an earlier micro-batch");
     x->slot_owner[first + slot] = microbatch;
-    if (++x->activations > x->v->report.peak_activations)
-        x->v->report.peak_activations = x->activations;
     return DP_OK;
 }
 
@@ -245,7 +245,6 @@ static dp_status_t check_slot(const dp__inspection_t *x, int32_t chunk, int32_t 
 static void give_slot(dp__inspection_t *x, int32_t chunk, int32_t slot)
 {
     x->slot_owner[x->slot_first[chunk_at(x, chunk)] + slot] = -1;
-    x->activations--;
 }
 
 /* Takes, checks and gives back the activation slots of an operation. */
@@ -268,17 +267,17 @@ static dp_status_t use_slots(dp__inspection_t *x)
     return DP_OK;
 }
 
-/* Backwards that have begun and not finished their weight gradient, as
- * dp__commands_t.backward_buffers counts them. */
-static void count_backward(dp__inspection_t *x)
+/* What is alive at once, as far as lines were read. */
+static void count_alive(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
-    const bool backward = i->op == DP_OP_B || i->op == DP_OP_I || i->op == DP_OP_FB;
+    dp_verify_report_t *report = &x->v->report;
+    dp__instr_pass_t pass[2];
 
-    if (backward && dp__instr_begins(i) && ++x->backwards > x->v->report.peak_backward_buffers)
-        x->v->report.peak_backward_buffers = x->backwards;
-    if (i->kind == DP_INSTR_COMPUTE && (i->op == DP_OP_B || i->op == DP_OP_W || i->op == DP_OP_FB))
-        x->backwards--;
+    for (int k = 0, n = dp__instr_passes(i, pass); k < n; k++)
+        dp__alive_count(&x->alive, pass[k].kind, dp__instr_begins(i), i->kind == DP_INSTR_COMPUTE, 1.0);
+    report->peak_activations = dp__max_int32(report->peak_activations, (int32_t)x->alive.most_inputs);
+    report->peak_backward_buffers = dp__max_int32(report->peak_backward_buffers, (int32_t)x->alive.most_backwards);
 }
 
 static void finish_weight(dp__inspection_t *x, int32_t chunk, int32_t microbatch)
@@ -365,7 +364,7 @@ static dp_status_t inspect_start(dp__inspection_t *x)
         status = check_input(x, part, i->in);
     if (status < 0)
         return status;
-    count_backward(x);
+    count_alive(x);
     return i->op == DP_OP_F ? take_slot(x, i->chunk, i->microbatch, i->slot)
                             : check_slot(x, i->chunk, i->microbatch, i->slot);
 }
@@ -391,7 +390,7 @@ static dp_status_t inspect_compute(dp__inspection_t *x)
         status = consume_input(x, &part[p], p == 0 ? i->in : i->in2);
     if (status >= 0)
         status = use_slots(x);
-    count_backward(x);
+    count_alive(x);
     count_weights(x);
     return status;
 }
@@ -497,7 +496,8 @@ static dp_status_t inspect_lines(dp__inspection_t *x)
     dp_status_t status = DP_OK;
 
     for (x->rank = 0; x->rank < p->ranks && status >= 0; x->rank++) {
-        x->activations = x->deferred = x->backwards = 0;
+        x->alive = (dp__alive_t){.forward_only = p->schedule->forward_only != 0};
+        x->deferred = 0;
         x->bundle = -1;
         for (x->position = 0; x->position < dp__rank_instrs(p, x->rank) && status >= 0; x->position++) {
             x->instr = dp__instr(p, x->rank, x->position);

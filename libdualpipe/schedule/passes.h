@@ -39,6 +39,30 @@ static inline int dp__op_passes(const dp_op_t *op, dp_pass_t passes[2])
     return pair ? 2 : 1;
 }
 
+/* What a rank has alive at once, in the order of its list: stage inputs from F until B or W, or
+ * its end where nothing comes back; backwards from the begin of I or B until the end of W or B. */
+typedef struct dp__alive {
+    bool forward_only;
+    double inputs, backwards, most_inputs, most_backwards;
+} dp__alive_t;
+
+/* A pass of `share` of a rank begins here, ends here, or both. */
+static inline void dp__alive_count(dp__alive_t *x, int kind, bool begins, bool ends, double share)
+{
+    if (begins && kind == DP_OP_F)
+        x->inputs += share;
+    if (begins && (kind == DP_OP_I || kind == DP_OP_B))
+        x->backwards += share;
+    x->most_inputs = x->inputs > x->most_inputs ? x->inputs : x->most_inputs;
+    x->most_backwards = x->backwards > x->most_backwards ? x->backwards : x->most_backwards;
+    if (!ends || kind == DP_OP_I)
+        return;
+    if ((kind == DP_OP_F) == x->forward_only)
+        x->inputs -= share;
+    if (kind != DP_OP_F)
+        x->backwards -= share;
+}
+
 /* plain.c: the same schedule without braids: of each pass its start and its end, in the order of
  * the letters; microbatch2 holds the number of the braid, -1 for other operations but FB.
  * *plain_out is the schedule itself where it has none; the caller frees another. DP_ERR_REJECTED:
