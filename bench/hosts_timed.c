@@ -109,24 +109,25 @@ static int compare_doubles(const void *a, const void *b)
 
 static double simulate(const char *file, const dp_schedule_t *schedule, double unit_ms, double bytes)
 {
-    int32_t host_of[MOST_RANKS];
+    int32_t host_of[MOST_RANKS], first[2 * MOST_RANKS + 1], stages = dp_schedule_stages(schedule);
+    double part = unit_ms / dp_schedule_split(schedule);
+    dp_segment_cost_t list[2 * MOST_RANKS];
+    /* a stage of one segment: I, W, and in a pair F behind them */
+    dp_segment_costs_t segments = {.struct_size = sizeof(segments), .stages = stages, .first = first, .list = list};
     topology_t read = {.nhosts = 0};
     dp_topology_t topology;
-    dp_costs_t costs = {.struct_size = sizeof(costs),
-                        .f = unit_ms,
-                        .i = unit_ms,
-                        .w = unit_ms,
-                        .barrier = 1,
-                        .bytes = bytes,
-                        /* a stage of one segment: I, W, and in a pair F behind them */
-                        .b_leaves = 1.0 / 2,
-                        .fb_backward_leaves = 1.0 / 3,
-                        .fb_forward_starts = 2.0 / 3,
-                        .topology = &topology};
+    dp_costs_t costs = {
+        .struct_size = sizeof(costs), .barrier = 1, .bytes = bytes, .segments = &segments, .topology = &topology};
     dp_simulation_t result = {.struct_size = sizeof(result)};
     dp_program_t *program;
     double step;
 
+    for (int32_t s = 0; s <= stages; s++) {
+        first[s] = s;
+        if (s < stages)
+            list[s] = (dp_segment_cost_t){
+                .lane = DP_LANE_COMPUTE, .has_weight = 1, .begins_part = 1, .f = part, .i = part, .w = part};
+    }
     check(topology_read(file, &read));
     check(topology_place(&read, TOPOLOGY_AS_GIVEN, schedule->ranks, host_of, &topology));
     check(dp_program_lower(schedule, NULL, &program));

@@ -61,14 +61,6 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     if (!in_bounds(dp__costs_link(resolved_out)))
         return dp_fail(DP_ERR_INVALID, "simulate: a message takes %g on its link; %g is the most",
                        dp__costs_link(resolved_out), DP__COST_MAX);
-    for (int k = 0; k < 4; k++) {
-        static const char *const names[] = {"b_leaves", "fb_forward_leaves", "fb_backward_leaves", "fb_forward_starts"};
-        double share = (const double[]){resolved_out->b_leaves, resolved_out->fb_forward_leaves,
-                                        resolved_out->fb_backward_leaves, resolved_out->fb_forward_starts}[k];
-
-        if (!(share >= 0.0 && share <= 1.0))
-            return dp_fail(DP_ERR_INVALID, "simulate: %s is %g: must be 0 to 1", names[k], share);
-    }
     for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
         if (!in_bounds(costs->stage_scale[s]))
             return dp_fail(DP_ERR_INVALID, "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,

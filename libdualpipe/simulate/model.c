@@ -5,8 +5,10 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/memory.h"
+#include "program/passes.h"
 #include "simulate/costs.h"
 
 static dp_status_t make_chunks(dp__model_t *model)
@@ -153,28 +155,70 @@ static bool instr_in_bounds(const dp__model_t *model, int32_t rank, const dp_ins
 
         *bundle = instr->bundle;
         return (is_recv ? channel->dst : channel->src) == rank && channel->src != channel->dst &&
-               instr->number < channel->messages && instr->number == seen[2 * (int64_t)instr->channel + is_recv]++;
+               instr->peer == (is_recv ? channel->src : channel->dst) && instr->number < channel->messages &&
+               instr->number == seen[2 * (int64_t)instr->channel + is_recv]++;
     }
     return false;
+}
+
+/* What an operation takes from its own rank stands above it. done: by chunk and micro-batch, bits 1
+ * of F and 2 of B or I. */
+static bool has_own_inputs(const dp__model_t *model, int32_t rank, const dp_instr_t *instr, uint8_t *done)
+{
+    dp__instr_pass_t pass[2];
+    int n = instr->kind == DP_INSTR_COMPUTE ? dp__instr_passes(instr, pass) : 0;
+    uint8_t *own[2];
+
+    for (int k = 0; k < n; k++) {
+        const dp__model_chunk_t *chunk = dp__model_chunk(model, rank, pass[k].chunk);
+        bool forward = pass[k].kind == DP_OP_F;
+        int32_t before = forward ? chunk->prev_here : chunk->next_here;
+        const uint8_t *made = &done[(before >= 0 ? before : 0) * model->microbatches + pass[k].microbatch];
+
+        own[k] = &done[pass[k].chunk * model->microbatches + pass[k].microbatch];
+        if (pass[k].kind == DP_OP_W ? *own[k] < 2
+                                    : (!forward && *own[k] == 0) || (before >= 0 && (*made & (forward ? 1 : 2)) == 0))
+            return false;
+    }
+    for (int k = 0; k < n; k++)
+        *own[k] |= pass[k].kind == DP_OP_F ? 1 : pass[k].kind == DP_OP_W ? 0 : 2;
+    return true;
+}
+
+static dp_status_t check_rank(const dp__model_t *model, int32_t rank, int32_t *seen, uint8_t *done)
+{
+    const dp_program_t *program = model->program;
+    int32_t bundle = -1;
+
+    memset(done, 0, (size_t)program->chunks * (size_t)model->microbatches);
+    for (int64_t i = program->first[rank]; i < program->first[rank + 1]; i++) {
+        const dp_instr_t *instr = &program->instrs[i];
+
+        if (!instr_in_bounds(model, rank, instr, seen, &bundle))
+            return dp_fail(DP_ERR_INVALID, "simulate: rank %d: instruction %lld has an id out of bounds or order", rank,
+                           (long long)(i - program->first[rank]));
+        if (!has_own_inputs(model, rank, instr, done))
+            return dp_fail(DP_ERR_REJECTED,
+                           "simulate: the program cannot finish: rank %d: %s of chunk %d, micro-batch %d never starts: "
+                           "the rank has not computed what it takes",
+                           rank, dp_op_kind_name(instr->op), instr->chunk, instr->microbatch);
+    }
+    return DP_OK;
 }
 
 static dp_status_t check_instrs(const dp__model_t *model)
 {
     const dp_program_t *program = model->program;
     int32_t *seen = dp__calloc(2 * (size_t)program->nchannels, sizeof(*seen));
+    uint8_t *done = dp__calloc((size_t)program->chunks, (size_t)model->microbatches);
     dp_status_t status = DP_OK;
 
-    if (seen == NULL)
-        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d channels", program->nchannels);
-    for (int32_t r = 0; r < program->ranks && status >= 0; r++) {
-        int32_t bundle = -1;
-
-        for (int64_t i = program->first[r]; i < program->first[r + 1] && status >= 0; i++)
-            if (!instr_in_bounds(model, r, &program->instrs[i], seen, &bundle))
-                status = dp_fail(DP_ERR_INVALID, "simulate: rank %d: instruction %lld has an id out of bounds or order",
-                                 r, (long long)(i - program->first[r]));
-    }
+    if (seen == NULL || done == NULL)
+        status = dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d channels", program->nchannels);
+    for (int32_t r = 0; r < program->ranks && status >= 0; r++)
+        status = check_rank(model, r, seen, done);
     dp__free(seen);
+    dp__free(done);
     return status;
 }
 

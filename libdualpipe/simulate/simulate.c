@@ -9,47 +9,28 @@
 #include "base/memory.h"
 #include "base/sized.h"
 #include "program/passes.h"
+#include "schedule/passes.h"
 #include "simulate/formula.h"
-#include "simulate/lanes.h"
-#include "simulate/run.h"
+#include "simulate/machine.h"
 
-/* Spans of the fullest rank: two for an FB, one for anything else, one for the step. */
-static int64_t spans_per_rank(const dp_program_t *program)
-{
-    int64_t most = 0;
-
-    for (int32_t r = 0; r < program->ranks; r++) {
-        int64_t spans = 1;
-
-        for (int64_t i = program->first[r]; i < program->first[r + 1]; i++)
-            spans += program->instrs[i].kind == DP_INSTR_COMPUTE && program->instrs[i].op == DP_OP_FB ? 2 : 1;
-        most = spans > most ? spans : most;
-    }
-    return most;
-}
-
-/* Most backwards alive at once (dp__commands_t.backward_buffers), chunks by their share. */
-static double peak_backward_buffers(const dp__model_t *model, int32_t rank)
+/* What a rank has alive at once, chunks by their share. */
+static void count_peaks(const dp__model_t *model, int32_t rank, dp_simulation_t *result)
 {
     const dp_program_t *program = model->program;
-    double alive = 0.0, peak = 0.0;
+    dp__alive_t alive = {.forward_only = program->schedule->forward_only != 0};
 
     for (int64_t i = program->first[rank]; i < program->first[rank + 1]; i++) {
         const dp_instr_t *instr = &program->instrs[i];
+        bool ends = instr->kind == DP_INSTR_COMPUTE;
         dp__instr_pass_t pass[2];
-        int n = instr->kind == DP_INSTR_COMPUTE || instr->kind == DP_INSTR_START ? dp__instr_passes(instr, pass) : 0;
+        int n = ends || instr->kind == DP_INSTR_START ? dp__instr_passes(instr, pass) : 0;
 
-        for (int k = 0; k < n; k++) {
-            double share = dp__model_chunk(model, rank, pass[k].chunk)->share;
-
-            if (dp__instr_begins(instr) && (pass[k].kind == DP_OP_I || pass[k].kind == DP_OP_B))
-                alive += share;
-            peak = fmax(peak, alive);
-            if (instr->kind == DP_INSTR_COMPUTE && (pass[k].kind == DP_OP_W || pass[k].kind == DP_OP_B))
-                alive -= share;
-        }
+        for (int k = 0; k < n; k++)
+            dp__alive_count(&alive, pass[k].kind, dp__instr_begins(instr), ends,
+                            dp__model_chunk(model, rank, pass[k].chunk)->share);
     }
-    return peak;
+    result->peak_activations[rank] = alive.most_inputs;
+    result->peak_backward_buffers[rank] = alive.most_backwards;
 }
 
 /* From the first start to the last end of ranks a and b. */
@@ -106,8 +87,7 @@ static dp_status_t sum_up_ranks(const dp__model_t *model, const dp__rank_result_
     result->formula_bubble = dp__formula_bubble(model->program->schedule, &model->costs);
     for (int32_t r = 0; r < result->ranks; r++) {
         result->bubble[r] = result->step_time - results[r].busy;
-        result->peak_activations[r] = results[r].peak_activations;
-        result->peak_backward_buffers[r] = peak_backward_buffers(model, r);
+        count_peaks(model, r, result);
     }
     return result->timeline != NULL ? keep_steps(model, results, result->timeline) : DP_OK;
 }
@@ -123,33 +103,22 @@ static dp_status_t allocate_result(const dp_program_t *program, int64_t spans, d
     return spans > 0 ? dp_timeline_create(program->ranks, spans, &result->timeline) : DP_OK;
 }
 
-/* lanes: NULL for a run by operations. */
-static dp_status_t run_model(const dp__model_t *model, const dp__lanes_model_t *lanes, int with_timeline,
-                             dp_simulation_t *result)
+static dp_status_t run_model(const dp__model_t *model, int with_timeline, dp_simulation_t *result)
 {
-    int64_t spans = !with_timeline ? 0 : lanes != NULL ? dp__lanes_spans(lanes) : spans_per_rank(model->program);
-    dp_status_t status = allocate_result(model->program, spans, result);
     dp__rank_result_t *results = dp__calloc((size_t)model->program->ranks, sizeof(*results));
+    dp__machine_t machine;
+    dp_status_t status = dp__machine_make(model, &machine);
 
     if (status >= 0 && results == NULL)
-        status = dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", result->ranks);
+        status = dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", model->program->ranks);
     if (status >= 0)
-        status =
-            lanes != NULL ? dp__lanes_run(lanes, results, result->timeline) : dp__run(model, results, result->timeline);
+        status = allocate_result(model->program, with_timeline ? dp__machine_spans(&machine) : 0, result);
+    if (status >= 0)
+        status = dp__machine_run(&machine, results, result->timeline);
     if (status >= 0)
         status = sum_up_ranks(model, results, result);
+    dp__machine_clear(&machine);
     dp__free(results);
-    return status;
-}
-
-static dp_status_t run_lanes(const dp__model_t *model, int with_timeline, dp_simulation_t *result)
-{
-    dp__lanes_model_t lanes;
-    dp_status_t status = dp__lanes_make(model, &lanes);
-
-    if (status >= 0)
-        status = run_model(model, &lanes, with_timeline, result);
-    dp__lanes_clear(&lanes);
     return status;
 }
 
@@ -169,8 +138,7 @@ dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, in
         return dp_fail(DP_ERR_INVALID, "simulate: unknown transport %d", (int)program->transport);
     status = dp__model_make(program, costs, &model);
     if (status >= 0)
-        status = model.costs.segments != NULL ? run_lanes(&model, with_timeline, &found)
-                                              : run_model(&model, NULL, with_timeline, &found);
+        status = run_model(&model, with_timeline, &found);
     dp__model_clear(&model);
     if (status >= 0)
         dp_sized_put(result, &found);

@@ -77,8 +77,7 @@ class VerifyReport(Sized):
 class CCosts(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("f", c.c_double), ("i", c.c_double), ("w", c.c_double), ("b", c.c_double),
                 ("fb", c.c_double), ("hop", c.c_double), ("barrier", c.c_double), ("stage_scale", c.POINTER(c.c_double)),
-                ("bytes", c.c_double), ("bandwidth", c.c_double), ("topology", c.c_void_p), ("b_leaves", c.c_double),
-                ("fb_forward_leaves", c.c_double), ("fb_backward_leaves", c.c_double), ("fb_forward_starts", c.c_double),
+                ("bytes", c.c_double), ("bandwidth", c.c_double), ("topology", c.c_void_p),
                 ("segments", c.c_void_p), ("r", c.c_double)]
 
 

@@ -13,9 +13,9 @@
 #include "tests/support/suite.h"
 
 static const dp_costs_t cost_sets[] = {
-    {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
-    {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.5, 0.25, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
-    {sizeof(dp_costs_t), 2, 1, 3, 3.5, 5, 0, 0, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+    {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0},
+    {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.5, 0.25, 1, NULL, 0, 0, NULL, NULL, 0},
+    {sizeof(dp_costs_t), 2, 1, 3, 3.5, 5, 0, 0, NULL, 0, 0, NULL, NULL, 0},
 };
 
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches)

@@ -150,13 +150,21 @@ static dp_schedule_t *schedule_of(size_t method, int32_t ranks, int32_t microbat
     return dp_schedule_generate(&request, &schedule) == DP_OK ? schedule : NULL;
 }
 
-/* One segment a stage, on one lane: operations, whose results leave when their own pass is
- * through. */
+static bool has_whole_backwards(const dp_schedule_t *schedule)
+{
+    for (int64_t k = 0; k < schedule->first[schedule->ranks]; k++)
+        if (schedule->ops[k].kind == DP_OP_B || schedule->ops[k].kind == DP_OP_FB)
+            return true;
+    return false;
+}
+
+/* One segment a stage, on one lane: operations. Only the gradient of a whole backward, or of a
+ * pair, leaves before its end, so nothing is later. */
 START_TEST(one_lane_is_operations)
 {
     static const int32_t sizes[][2] = {{1, 1}, {1, 4}, {2, 2}, {2, 7}, {3, 9}, {4, 8}, {4, 20}, {8, 16}, {6, 12}};
     size_t count;
-    int compared = 0;
+    int equal = 0, earlier = 0;
 
     (void)dp_schedule_methods(&count);
     for (size_t m = 0; m < count; m++)
@@ -186,21 +194,24 @@ START_TEST(one_lane_is_operations)
             }
             lanes.segments = &segments;
             ops.f = 2, ops.i = 3, ops.w = 1.5;
-            ops.b_leaves = ops.i / 4.5;
-            ops.fb_backward_leaves = ops.i / 6.5;
-            ops.fb_forward_starts = 4.5 / 6.5;
             ck_assert_int_eq(dp_program_lower(schedule, NULL, &program), DP_OK);
             for (int hop = 0; hop < 3; hop++) {
+                double by_lanes, by_operations;
+
                 lanes.hop = ops.hop = 0.3 * hop;
-                ck_assert_msg(fabs(step_of(program, &lanes) - step_of(program, &ops)) < 1e-9,
+                by_lanes = step_of(program, &lanes), by_operations = step_of(program, &ops);
+                ck_assert_msg(has_whole_backwards(schedule) ? by_lanes < by_operations + 1e-9
+                                                            : fabs(by_lanes - by_operations) < 1e-9,
                               "%s %d x %d, hop %g: %.9g on lanes, %.9g by operations", schedule->method, sizes[k][0],
-                              sizes[k][1], lanes.hop, step_of(program, &lanes), step_of(program, &ops));
-                compared++;
+                              sizes[k][1], lanes.hop, by_lanes, by_operations);
+                equal += fabs(by_lanes - by_operations) < 1e-9;
+                earlier += by_lanes < by_operations - 1e-9;
             }
             dp_program_free(program);
             dp_schedule_free(schedule);
         }
-    ck_assert_int_gt(compared, 100);
+    ck_assert_int_gt(equal, 50);
+    ck_assert_int_gt(earlier, 50);
 }
 END_TEST
 
