@@ -50,13 +50,8 @@ static double processor_seconds(void)
 static dp_status_t simulate(const dp_schedule_t *schedule, const dp_costs_t *costs, double *step, double *peak)
 {
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_program_t *program;
-    dp_status_t status = dp_program_lower(schedule, NULL, &program);
+    dp_status_t status = dp_evaluate(schedule, NULL, costs, 0, &simulation);
 
-    if (status >= 0)
-        status = dp_program_verify(program, NULL);
-    if (status >= 0)
-        status = dp_simulate(program, costs, 0, &simulation);
     if (status >= 0) {
         *step = simulation.step_time;
         *peak = 0.0;
@@ -64,7 +59,6 @@ static dp_status_t simulate(const dp_schedule_t *schedule, const dp_costs_t *cos
             *peak = simulation.peak_activations[r] > *peak ? simulation.peak_activations[r] : *peak;
         dp_simulation_clear(&simulation);
     }
-    dp_program_free(program);
     return status;
 }
 

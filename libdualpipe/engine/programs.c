@@ -3,6 +3,7 @@
  * programs.c: the schedule of a pipeline, and the programs that it runs: for training and for
  * forward only. */
 #include "engine/engine.h"
+#include "program/make.h"
 
 #include <string.h>
 
@@ -12,9 +13,8 @@ static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_pro
                                   .transport = p->programs.bundled ? DP_TRANSPORT_BUNDLES : DP_TRANSPORT_CREDITS,
                                   .slots = p->options.slots,
                                   .replayable = p->options.graph != 0};
-    dp_status_t status = dp_program_lower(schedule, &options, program_out);
 
-    return status < 0 ? status : dp_program_verify(*program_out, NULL);
+    return dp__program_make(schedule, &options, program_out);
 }
 
 /* Two micro-batches beside each other, where channels have the slots for it; else one by one. */

@@ -34,6 +34,7 @@
 #include "overlap/bound.h"
 #include "overlap/braids.h"
 #include "overlap/rules.h"
+#include "program/make.h"
 #include "schedule/passes.h"
 #include "simulate/costs.h"
 
@@ -149,9 +150,7 @@ static bool is_sound(planning_t *x, const plan_t *plan)
     (void)dp__overlap_run(x->run, &plan->rules, plan->urgency, false, INFINITY, x->calls, x->counts);
     status = dp__overlap_braids(&x->problem, x->request.schedule, x->calls, x->counts, &schedule);
     if (status >= 0)
-        status = dp_program_lower(schedule, &options, &program);
-    if (status >= 0)
-        status = dp_program_verify(program, NULL);
+        status = dp__program_make(schedule, &options, &program);
     dp_program_free(program);
     dp_schedule_free(schedule);
     return status >= 0;
@@ -320,15 +319,11 @@ static dp_status_t take_given(planning_t *x, double *starts)
 {
     dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_program_t *program = NULL;
-    dp_status_t status = dp_program_lower(x->request.schedule, &options, &program);
+    dp_status_t status = dp_evaluate(x->request.schedule, &options, x->request.costs, 1, &simulation);
 
-    if (status >= 0)
-        status = dp_simulate(program, x->request.costs, 1, &simulation);
     for (int32_t r = 0; status >= 0 && r < x->problem.ranks; r++)
         status = take_spans(x, simulation.timeline, r, starts);
     dp_simulation_clear(&simulation);
-    dp_program_free(program);
     return status;
 }
 
@@ -381,23 +376,16 @@ static dp_status_t write_schedule(planning_t *x, dp_overlap_result_t *found)
 
 /* ---- the proof ---- */
 
-/* Lowered, proven and simulated like any schedule. */
+/* Of a run like that of any schedule. */
 static dp_status_t simulate_plan(const planning_t *x, const dp_schedule_t *schedule, double *step_out)
 {
     dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_program_t *program = NULL;
-    dp_status_t status = dp_program_lower(schedule, &options, &program);
+    dp_status_t status = dp_evaluate(schedule, &options, x->request.costs, 0, &simulation);
 
     if (status >= 0)
-        status = dp_program_verify(program, NULL);
-    if (status >= 0)
-        status = dp_simulate(program, x->request.costs, 0, &simulation);
-    if (status >= 0) {
         *step_out = simulation.step_time;
-        dp_simulation_clear(&simulation);
-    }
-    dp_program_free(program);
+    dp_simulation_clear(&simulation);
     return status;
 }
 

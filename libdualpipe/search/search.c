@@ -128,28 +128,22 @@ static double most_held(const dp_simulation_t *simulation)
     return peak;
 }
 
-/* Lowers, proves and simulates. *step_out is infinite when that rejects it or the memory does. */
+/* *step_out is infinite when that rejects it or the memory does. */
 static dp_status_t prove_schedule(const dp_search_request_t *request, const dp_schedule_t *schedule, double *step_out,
                                   double *peak_out)
 {
     dp_lower_options_t options = {
         .struct_size = sizeof(options), .transport = request->transport, .slots = request->slots};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_program_t *program = NULL;
-    dp_status_t status = dp_program_lower(schedule, &options, &program);
+    dp_status_t status = dp_evaluate(schedule, &options, request->costs, 0, &simulation);
 
     *step_out = INFINITY;
-    if (status >= 0)
-        status = dp_program_verify(program, NULL);
-    if (status >= 0)
-        status = dp_simulate(program, request->costs, 0, &simulation);
     if (status >= 0) {
         *peak_out = most_held(&simulation);
         if (cap_of(request, schedule) < 0.0 || *peak_out <= cap_of(request, schedule) + 1e-9)
             *step_out = simulation.step_time;
         dp_simulation_clear(&simulation);
     }
-    dp_program_free(program);
     return status == DP_ERR_REJECTED ? DP_OK : status;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/sized.h"
+#include "program/make.h"
 #include "program/passes.h"
 #include "schedule/passes.h"
 #include "simulate/formula.h"
@@ -144,6 +145,18 @@ dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, in
         dp_sized_put(result, &found);
     else
         dp_simulation_clear(&found);
+    return status;
+}
+
+dp_status_t dp_evaluate(const dp_schedule_t *schedule, const dp_lower_options_t *options, const dp_costs_t *costs,
+                        int with_timeline, dp_simulation_t *result)
+{
+    dp_program_t *program = NULL;
+    dp_status_t status = dp__program_make(schedule, options, &program);
+
+    if (status >= 0)
+        status = dp_simulate(program, costs, with_timeline, result);
+    dp_program_free(program);
     return status;
 }
 

@@ -92,6 +92,7 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
         .struct_size = sizeof(options), .transport = args->transport, .slots = plan_slots(args)};
     dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
 
+    plan->simulation.struct_size = sizeof(plan->simulation);
     if (status >= 0 && args->scales_given)
         status = plan_costs(args, plan->schedule, &costs);
     if (status >= 0)
@@ -99,12 +100,7 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
     if (status >= 0)
         status = plan_overlap(plan, &costs);
     if (status >= 0)
-        status = dp_program_lower(plan->schedule, &options, &plan->program);
-    if (status >= 0)
-        status = dp_program_verify(plan->program, NULL);
-    plan->simulation.struct_size = sizeof(plan->simulation);
-    if (status >= 0)
-        status = dp_simulate(plan->program, &costs, 0, &plan->simulation);
+        status = dp_evaluate(plan->schedule, &options, &costs, 0, &plan->simulation);
     if (status >= 0)
         fill_entry(entry, plan);
     return status;

@@ -44,18 +44,14 @@ static dp_schedule_t *generate(size_t k)
 static double step_of(const dp_schedule_t *schedule, double *peak)
 {
     dp_simulation_t got = {.struct_size = sizeof(got)};
-    dp_program_t *program;
     double step;
 
-    ck_assert_msg(dp_program_lower(schedule, NULL, &program) == DP_OK, "%s", dp_last_error());
-    ck_assert_msg(dp_program_verify(program, NULL) == DP_OK, "%s", dp_last_error());
-    ck_assert_msg(dp_simulate(program, &costs, 0, &got) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(dp_evaluate(schedule, NULL, &costs, 0, &got) == DP_OK, "%s", dp_last_error());
     step = got.step_time;
     *peak = 0.0;
     for (int32_t r = 0; r < got.ranks; r++)
         *peak = fmax(*peak, got.peak_activations[r]);
     dp_simulation_clear(&got);
-    dp_program_free(program);
     return step;
 }
 

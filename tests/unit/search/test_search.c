@@ -33,21 +33,17 @@ static double real_step(const dp_schedule_t *schedule, const dp_costs_t *costs, 
 {
     dp_lower_options_t options = {.struct_size = sizeof(options), .slots = schedule->microbatches};
     dp_simulation_t got = {.struct_size = sizeof(got)};
-    dp_program_t *program;
-    dp_status_t status = dp_program_lower(schedule, &options, &program);
+    dp_status_t status = dp_evaluate(schedule, &options, costs, 0, &got);
     double step;
 
     if (status == DP_ERR_REJECTED)
         return INFINITY;
     ck_assert_msg(status == DP_OK, "%s", dp_last_error());
-    ck_assert_int_eq(dp_program_verify(program, NULL), DP_OK);
-    ck_assert_int_eq(dp_simulate(program, costs, 0, &got), DP_OK);
     step = got.step_time;
     *peak = 0.0;
     for (int32_t r = 0; r < got.ranks; r++)
         *peak = fmax(*peak, got.peak_activations[r]);
     dp_simulation_clear(&got);
-    dp_program_free(program);
     return step;
 }
 
@@ -341,7 +337,6 @@ START_TEST(segments_are_planned)
                                    .seed = 1};
     dp_search_result_t result = {.struct_size = sizeof(result)};
     dp_simulation_t got = {.struct_size = sizeof(got)};
-    dp_program_t *program;
 
     ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
     /* how much shorter: what time allows */
@@ -349,11 +344,9 @@ START_TEST(segments_are_planned)
     /* more than the built-in schedules */
     ck_assert_int_gt(result.tried, 10);
     ck_assert_double_le(result.peak, 6.0 + 1e-9);
-    ck_assert_int_eq(dp_program_lower(result.schedule, NULL, &program), DP_OK);
-    ck_assert_int_eq(dp_simulate(program, &costs, 0, &got), DP_OK);
+    ck_assert_int_eq(dp_evaluate(result.schedule, NULL, &costs, 0, &got), DP_OK);
     ck_assert_double_eq_tol(got.step_time, result.step, 1e-9 * result.step);
     dp_simulation_clear(&got);
-    dp_program_free(program);
     dp_search_clear(&result);
 }
 END_TEST

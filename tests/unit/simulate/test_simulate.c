@@ -531,6 +531,28 @@ START_TEST(wrong_arguments_are_refused)
 }
 END_TEST
 
+START_TEST(evaluation_is_three_calls)
+{
+    dp_schedule_t *schedule = generate("dualpipe", 4, 8, 0);
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = 3};
+    dp_simulation_t whole = {.struct_size = sizeof(whole)};
+    dp_simulation_t parts = simulate(schedule, DP_TRANSPORT_CREDITS, 3, &unit, 0);
+
+    ck_assert_int_eq(dp_evaluate(schedule, &options, &unit, 1, &whole), DP_OK);
+    ck_assert_double_eq(whole.step_time, parts.step_time);
+    ck_assert_ptr_nonnull(whole.timeline);
+    dp_simulation_clear(&whole);
+    dp_simulation_clear(&parts);
+    ck_assert_int_eq(dp_evaluate(schedule, &options, NULL, 0, &whole), DP_ERR_INVALID);
+    options.slots = -1;
+    ck_assert_int_eq(dp_evaluate(schedule, &options, &unit, 0, &whole), DP_ERR_INVALID);
+    schedule->ops[1] = schedule->ops[0];
+    ck_assert_int_eq(dp_evaluate(schedule, NULL, &unit, 0, &whole), DP_ERR_REJECTED);
+    dp_simulation_clear(&whole);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 /* A newer caller's structs are longer than this library's: it reads and writes what it knows. */
 START_TEST(structs_may_be_longer_than_known)
 {
@@ -1013,6 +1035,7 @@ int main(void)
     SUITE_ADD(suite, weights_and_activations_by_hand);
     SUITE_ADD(suite, a_pair_of_unlike_stages_gains_in_proportion);
     SUITE_ADD(suite, wrong_arguments_are_refused);
+    SUITE_ADD(suite, evaluation_is_three_calls);
     SUITE_ADD(suite, structs_may_be_longer_than_known);
     SUITE_ADD(suite, both_transports_equal_their_definition);
     SUITE_ADD(suite, the_timeline_shows_what_the_figures_say);
