@@ -52,6 +52,24 @@ void dp__free(void *memory)
         hooks.release(hooks.user, memory);
 }
 
+bool dp__arrays_make(const dp__array_t *arrays, size_t n)
+{
+    size_t total = 0, bytes;
+    bool fits = true;
+    char *at;
+
+    for (size_t k = 0; k < n; k++)
+        fits = fits && dp__mul(arrays[k].count, arrays[k].bytes, &bytes) && dp__round_up(bytes, 64, &bytes) &&
+               dp__add(total, bytes, &total);
+    at = fits ? dp__calloc(total, 1) : NULL;
+    for (size_t k = 0; k < n; k++) {
+        memcpy(arrays[k].pointer, &at, sizeof(at));
+        bytes = arrays[k].count * arrays[k].bytes;
+        at += at != NULL ? (bytes + 63) / 64 * 64 : 0;
+    }
+    return at != NULL;
+}
+
 char *dp__strdup(const char *text)
 {
     size_t bytes = strlen(text) + 1;

@@ -11,6 +11,19 @@
 void *dp__calloc(size_t count, size_t bytes);
 void *dp__allocate(size_t bytes, size_t alignment);
 void dp__free(void *memory);
+/* Arrays that live and go together: free the first alone. false: no memory, and all are NULL. */
+typedef struct dp__array {
+    void *pointer; /* to the pointer to the array */
+    size_t count, bytes;
+} dp__array_t;
+#define DP__ARRAY(pointer, count)                                                                                      \
+    {                                                                                                                  \
+        &(pointer), (size_t)(count), sizeof *(pointer)                                                                 \
+    }
+#define dp__arrays(...)                                                                                                \
+    dp__arrays_make((const dp__array_t[]){__VA_ARGS__},                                                                \
+                    sizeof((const dp__array_t[]){__VA_ARGS__}) / sizeof(dp__array_t))
+bool dp__arrays_make(const dp__array_t *arrays, size_t n);
 char *dp__strdup(const char *text);
 
 /* true when the result is exact; on false *out is not to be used. */

@@ -145,39 +145,25 @@ dp_status_t dp__overlap_graph_make(const dp__overlap_problem_t *p, dp__overlap_g
 {
     builder_t b = {.graph = out};
     size_t walks = PASS_KINDS * (size_t)p->ranks * (size_t)p->chunks * (size_t)p->microbatches, nodes = 0, arcs;
-    bool there = true;
 
     for (int32_t c = 0; c < p->ranks * p->chunks; c++)
         nodes += (size_t)(2 * p->chunk[c].count + p->chunk[c].weights) * (size_t)p->microbatches;
     arcs = 2 * nodes + 5 * walks;
     *out = (dp__overlap_graph_t){.problem = p};
-    out->node = dp__calloc(nodes, sizeof(*out->node));
-    out->walk = dp__calloc(walks, sizeof(*out->walk));
-    b.from = dp__calloc(arcs, sizeof(*b.from));
-    b.to = dp__calloc(arcs, sizeof(*b.to));
-    for (int way = 0; way < 2; way++) {
-        out->first[way] = dp__calloc(nodes + 1, sizeof(*out->first[way]));
-        out->arc[way] = dp__calloc(arcs, sizeof(*out->arc[way]));
-        there = there && out->first[way] != NULL && out->arc[way] != NULL;
-    }
-    if (there && out->node != NULL && out->walk != NULL && b.from != NULL && b.to != NULL) {
+    if (dp__arrays(DP__ARRAY(b.from, arcs), DP__ARRAY(b.to, arcs)) &&
+        dp__arrays(DP__ARRAY(out->node, nodes), DP__ARRAY(out->walk, walks), DP__ARRAY(out->first[0], nodes + 1),
+                   DP__ARRAY(out->first[1], nodes + 1), DP__ARRAY(out->arc[0], arcs), DP__ARRAY(out->arc[1], arcs))) {
         add_walks(out);
         add_arcs(&b);
         sort_arcs(&b, 0);
         sort_arcs(&b, 1);
     }
     dp__free(b.from);
-    dp__free(b.to);
     return out->nodes > 0 ? DP_OK : dp_fail(DP_ERR_NOMEM, "plan: no memory for %zu segments", nodes);
 }
 
 void dp__overlap_graph_clear(dp__overlap_graph_t *graph)
 {
     dp__free(graph->node);
-    dp__free(graph->walk);
-    for (int way = 0; way < 2; way++) {
-        dp__free(graph->first[way]);
-        dp__free(graph->arc[way]);
-    }
     *graph = (dp__overlap_graph_t){.problem = NULL};
 }

@@ -677,31 +677,18 @@ dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_graph_t *graph)
     run->room = 4 * p->chunks + 2 * ALIVE_MOST;
     run->queued = p->chunks * p->microbatches;
     run->laters = OPENED_MOST * longest;
-    run->ranks = dp__calloc(ranks, sizeof(*run->ranks));
-    run->waits = dp__calloc(nodes, sizeof(*run->waits));
-    run->ready = dp__calloc(nodes, sizeof(*run->ready));
-    run->start = dp__calloc(nodes, sizeof(*run->start));
-    run->left = dp__calloc(walks, sizeof(*run->left));
-    run->early = dp__calloc(walks, sizeof(*run->early));
-    run->late = dp__calloc(walks, sizeof(*run->late));
-    run->braid = dp__calloc(walks, sizeof(*run->braid));
-    run->list = dp__calloc(ranks * LANES * (size_t)run->room, sizeof(*run->list));
-    run->queue = dp__calloc(ranks * (size_t)run->queued, sizeof(*run->queue));
-    run->sorted = dp__calloc(nodes, sizeof(*run->sorted));
-    run->order = dp__calloc(nodes, sizeof(*run->order));
-    run->begun = dp__calloc(nodes, sizeof(*run->begun));
-    run->on_lane = dp__calloc(ranks * LANES, sizeof(*run->on_lane));
-    run->work = dp__calloc(ranks * LANES, sizeof(*run->work));
-    run->later = dp__calloc(ranks * (size_t)run->laters, sizeof(*run->later));
-    if (run->ranks != NULL && run->waits != NULL && run->ready != NULL && run->start != NULL && run->left != NULL &&
-        run->braid != NULL && run->list != NULL && run->queue != NULL && run->sorted != NULL && run->later != NULL &&
-        run->begun != NULL && run->order != NULL && run->on_lane != NULL && run->work != NULL && run->late != NULL &&
-        run->early != NULL) {
-        sum_up_run(run);
-        return run;
+    if (!dp__arrays(DP__ARRAY(run->ranks, ranks), DP__ARRAY(run->waits, nodes), DP__ARRAY(run->ready, nodes),
+                    DP__ARRAY(run->start, nodes), DP__ARRAY(run->left, walks), DP__ARRAY(run->early, walks),
+                    DP__ARRAY(run->late, walks), DP__ARRAY(run->braid, walks),
+                    DP__ARRAY(run->list, ranks * LANES * (size_t)run->room),
+                    DP__ARRAY(run->queue, ranks * (size_t)run->queued), DP__ARRAY(run->sorted, nodes),
+                    DP__ARRAY(run->order, nodes), DP__ARRAY(run->begun, nodes), DP__ARRAY(run->on_lane, ranks * LANES),
+                    DP__ARRAY(run->work, ranks * LANES), DP__ARRAY(run->later, ranks * (size_t)run->laters))) {
+        dp__free(run);
+        return NULL;
     }
-    dp__overlap_run_close(run);
-    return NULL;
+    sum_up_run(run);
+    return run;
 }
 
 void dp__overlap_run_close(dp__overlap_run_t *run)
@@ -709,21 +696,6 @@ void dp__overlap_run_close(dp__overlap_run_t *run)
     if (run == NULL)
         return;
     dp__free(run->ranks);
-    dp__free(run->waits);
-    dp__free(run->ready);
-    dp__free(run->start);
-    dp__free(run->left);
-    dp__free(run->braid);
-    dp__free(run->late);
-    dp__free(run->early);
-    dp__free(run->list);
-    dp__free(run->queue);
-    dp__free(run->sorted);
-    dp__free(run->order);
-    dp__free(run->begun);
-    dp__free(run->on_lane);
-    dp__free(run->work);
-    dp__free(run->later);
     dp__free(run->events);
     dp__free(run);
 }

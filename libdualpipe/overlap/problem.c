@@ -109,7 +109,6 @@ static void list_passes(const dp_schedule_t *schedule, dp__overlap_problem_t *p)
 static dp_status_t allocate_problem(const dp_schedule_t *schedule, const dp__stages_t *stages, dp__overlap_problem_t *p)
 {
     size_t chunks = (size_t)p->ranks * (size_t)p->chunks, passes = chunks * (size_t)p->microbatches, segments = 0;
-    bool there = true;
 
     for (int32_t r = 0; r < p->ranks; r++)
         for (int32_t c = 0; c < p->chunks; c++) {
@@ -118,18 +117,10 @@ static dp_status_t allocate_problem(const dp_schedule_t *schedule, const dp__sta
             dp_schedule_place(schedule, r, c, &place);
             segments += (size_t)stages->at[place.stage].shape.nsegments;
         }
-    p->chunk = dp__calloc(chunks, sizeof(*p->chunk));
-    p->segment = dp__calloc(segments, sizeof(*p->segment));
-    p->weight = dp__calloc(segments, sizeof(*p->weight));
-    for (int kind = 0; kind < PASS_KINDS; kind++) {
-        p->place[kind] = dp__calloc(passes, sizeof(*p->place[kind]));
-        there = there && p->place[kind] != NULL;
-    }
-    for (int kind = 0; kind < 2; kind++) {
-        p->listed[kind] = dp__calloc(passes, sizeof(*p->listed[kind]));
-        there = there && p->listed[kind] != NULL;
-    }
-    if (!there || p->chunk == NULL || p->segment == NULL || p->weight == NULL)
+    if (!dp__arrays(DP__ARRAY(p->chunk, chunks), DP__ARRAY(p->segment, segments), DP__ARRAY(p->weight, segments),
+                    DP__ARRAY(p->place[PASS_F], passes), DP__ARRAY(p->place[PASS_I], passes),
+                    DP__ARRAY(p->place[PASS_W], passes), DP__ARRAY(p->listed[0], passes),
+                    DP__ARRAY(p->listed[1], passes)))
         return dp_fail(DP_ERR_NOMEM, "plan: no memory for %zu passes", passes);
     return DP_OK;
 }
@@ -159,11 +150,5 @@ dp_status_t dp__overlap_problem_make(const dp_schedule_t *schedule, const dp_cos
 void dp__overlap_problem_clear(dp__overlap_problem_t *p)
 {
     dp__free(p->chunk);
-    dp__free(p->segment);
-    dp__free(p->weight);
-    for (int kind = 0; kind < PASS_KINDS; kind++)
-        dp__free(p->place[kind]);
-    for (int kind = 0; kind < 2; kind++)
-        dp__free(p->listed[kind]);
     *p = (dp__overlap_problem_t){.ranks = 0};
 }

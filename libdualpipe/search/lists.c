@@ -140,42 +140,19 @@ dp_status_t dp__timer_make(const dp__shape_t *shape, dp__list_timer_t *timer)
     size_t ranks = (size_t)shape->ranks;
     size_t chunks = ranks * (size_t)shape->chunks, cells = chunks * (size_t)shape->path_microbatches;
 
-    *timer = (dp__list_timer_t){.forward = dp__calloc(cells, sizeof(double)),
-                                .backward = dp__calloc(cells, sizeof(double)),
-                                .forward_place = dp__calloc(cells, sizeof(int32_t)),
-                                .backward_place = dp__calloc(cells, sizeof(int32_t)),
-                                .forwards = dp__calloc(chunks, sizeof(int32_t)),
-                                .backwards = dp__calloc(chunks, sizeof(int32_t)),
-                                .free = dp__calloc(ranks, sizeof(double)),
-                                .start = dp__calloc(ranks, sizeof(double)),
-                                .held = dp__calloc(ranks, sizeof(double)),
-                                .at = dp__calloc(ranks, sizeof(int32_t)),
-                                .queue = dp__calloc(ranks, sizeof(int32_t)),
-                                .queued = dp__calloc(ranks, sizeof(bool))};
-    if (timer->forward != NULL && timer->backward != NULL && timer->forward_place != NULL &&
-        timer->backward_place != NULL && timer->forwards != NULL && timer->backwards != NULL && timer->free != NULL &&
-        timer->start != NULL && timer->held != NULL && timer->at != NULL && timer->queue != NULL &&
-        timer->queued != NULL)
+    if (dp__arrays(DP__ARRAY(timer->forward, cells), DP__ARRAY(timer->backward, cells),
+                   DP__ARRAY(timer->forward_place, cells), DP__ARRAY(timer->backward_place, cells),
+                   DP__ARRAY(timer->forwards, chunks), DP__ARRAY(timer->backwards, chunks),
+                   DP__ARRAY(timer->free, ranks), DP__ARRAY(timer->start, ranks), DP__ARRAY(timer->held, ranks),
+                   DP__ARRAY(timer->at, ranks), DP__ARRAY(timer->queue, ranks), DP__ARRAY(timer->queued, ranks)))
         return DP_OK;
-    dp__timer_clear(timer);
     return dp_fail(DP_ERR_NOMEM, "search: no memory to time %zu passes", cells);
 }
 
 void dp__timer_clear(dp__list_timer_t *timer)
 {
     dp__free(timer->forward);
-    dp__free(timer->backward);
-    dp__free(timer->forward_place);
-    dp__free(timer->backward_place);
-    dp__free(timer->forwards);
-    dp__free(timer->backwards);
-    dp__free(timer->free);
-    dp__free(timer->start);
-    dp__free(timer->held);
-    dp__free(timer->at);
-    dp__free(timer->queue);
-    dp__free(timer->queued);
-    *timer = (dp__list_timer_t){.forward = NULL};
+    timer->forward = NULL;
 }
 
 typedef struct pass {
