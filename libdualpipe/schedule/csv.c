@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/range.h"
 #include "schedule/cell.h"
+#include "schedule/out.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,14 +33,12 @@ static bool as_pair(const dp_braid_t *braid, dp_op_t *op)
     return braid->npasses == 1 || (p[f].kind == DP_OP_F && p[1 - f].kind == DP_OP_B);
 }
 
-static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__text_writer_t *w)
+static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__out_t *out)
 {
-    dp_status_t status = DP_OK;
     char cell[96];
 
-    for (int64_t i = s->first[rank]; i < s->first[rank + 1] && status >= 0; i++) {
+    for (int64_t i = s->first[rank]; i < s->first[rank + 1]; i++) {
         dp_op_t op = s->ops[i];
-        int used = 0;
 
         if (op.kind == DP_OP_BRAID && !as_pair(&s->braids[op.microbatch], &op))
             return dp_fail(
@@ -48,26 +47,26 @@ static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__text_writ
                 "and one B in the canonical order alone; TSV has all",
                 rank + 1, (int)(i - s->first[rank]) + 1, s->braids[op.microbatch].npasses,
                 s->braids[op.microbatch].order);
-        if (i > s->first[rank])
-            cell[used++] = ',';
-        used += dp__cell_print(cell + used, sizeof(cell) - 1, s, rank, &op);
-        status = dp__write(w, cell, (size_t)used);
+        (void)dp__cell_print(cell, sizeof(cell), s, rank, &op);
+        dp__out_put(out, "%s%s", i > s->first[rank] ? "," : "", cell);
     }
     /* a row of nothing but an end of line would be no rank */
-    return status < 0 ? status : s->first[rank] < s->first[rank + 1] ? dp__write(w, "\n", 1) : dp__write(w, ",\n", 2);
+    dp__out_put(out, s->first[rank] < s->first[rank + 1] ? "\n" : ",\n");
+    return out->status;
 }
 
 dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user)
 {
-    dp__text_writer_t w = {.write = write, .user = user};
+    dp__out_t out;
     dp_status_t status = DP_OK;
 
     if (rank < -1 || rank >= schedule->ranks)
         return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank, schedule->ranks);
+    dp__out_open(&out, write, user);
     for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
         if (rank < 0 || r == rank)
-            status = write_row(schedule, r, &w);
-    return status < 0 ? status : dp__write_flush(&w);
+            status = write_row(schedule, r, &out);
+    return status < 0 ? status : dp__out_close(&out);
 }
 
 /* ---- reading ---- */

@@ -77,29 +77,3 @@ dp_status_t dp__line_fail(const dp__line_t *line, const char *fmt, ...)
     va_end(args);
     return dp_fail(DP_ERR_INVALID, "%s:%lld: %s", line->name, (long long)line->number, text);
 }
-
-dp_status_t dp__write_flush(dp__text_writer_t *w)
-{
-    size_t used = w->used;
-
-    w->used = 0;
-    return used > 0 ? w->write(w->user, w->buffer, used) : DP_OK;
-}
-
-dp_status_t dp__write(dp__text_writer_t *w, const char *text, size_t bytes)
-{
-    dp_status_t status = DP_OK;
-
-    while (bytes > 0 && status >= 0) {
-        size_t room = sizeof(w->buffer) - w->used;
-        size_t part = bytes < room ? bytes : room;
-
-        memcpy(w->buffer + w->used, text, part);
-        w->used += part;
-        text += part;
-        bytes -= part;
-        if (w->used == sizeof(w->buffer))
-            status = dp__write_flush(w);
-    }
-    return status;
-}

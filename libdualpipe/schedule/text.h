@@ -41,14 +41,4 @@ dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const cha
 /* DP_ERR_INVALID with "NAME:LINE: ...". */
 dp_status_t dp__line_fail(const dp__line_t *line, const char *fmt, ...) DP_PRINTF(2, 3);
 
-/* Collects small writes into larger ones. */
-typedef struct dp__text_writer {
-    dp_write_fn write;
-    void *user;
-    size_t used;
-    char buffer[4096];
-} dp__text_writer_t;
-dp_status_t dp__write(dp__text_writer_t *w, const char *text, size_t bytes);
-dp_status_t dp__write_flush(dp__text_writer_t *w);
-
 #endif

@@ -5,76 +5,55 @@
 
 #include "base/memory.h"
 #include "base/range.h"
+#include "schedule/out.h"
 #include "schedule/text.h"
 
-#include <stdio.h>
 #include <string.h>
-
-#define NO_COLUMNS "\t-1\t-1\t-1\t-1\t-1\t-1\t" /* dir to n of a braid */
 
 /* ---- writing ---- */
 
-/* A braid: its passes for an operation, "F0.8+B1.3", and its order behind the other columns. */
-static dp_status_t write_braid(const dp_braid_t *braid, int32_t rank, int64_t seq, dp__text_writer_t *w)
+/* A braid has its passes for an operation, "F0.8+B1.3", and its order behind the other columns. */
+static void write_braid(const dp_braid_t *braid, dp__out_t *out)
 {
-    char text[64];
-    int used = snprintf(text, sizeof(text), "%d\t%lld\t", rank, (long long)seq);
-    dp_status_t status = dp__write(w, text, (size_t)used);
-
-    for (int32_t i = 0; i < braid->npasses && status >= 0; i++) {
-        used = snprintf(text, sizeof(text), "%s%s%d.%d", i > 0 ? "+" : "", dp_op_kind_name(braid->passes[i].kind),
-                        braid->passes[i].chunk, braid->passes[i].microbatch);
-        status = dp__write(w, text, (size_t)used);
-    }
-    if (status >= 0)
-        status = dp__write(w, NO_COLUMNS, strlen(NO_COLUMNS));
-    if (status >= 0)
-        status = dp__write(w, braid->order, strlen(braid->order));
-    return status < 0 ? status : dp__write(w, "\n", 1);
+    for (int32_t i = 0; i < braid->npasses; i++)
+        dp__out_put(out, "%s%s%d.%d", i > 0 ? "+" : "", dp_op_kind_name(braid->passes[i].kind), braid->passes[i].chunk,
+                    braid->passes[i].microbatch);
+    dp__out_put(out, "\t-1\t-1\t-1\t-1\t-1\t-1\t");
+    dp__out_bytes(out, braid->order, strlen(braid->order));
+    dp__out_put(out, "\n");
 }
 
-static int print_row(char *line, size_t bytes, int32_t rank, int64_t seq, const dp_op_t *op)
+static void write_rank(const dp_schedule_t *schedule, int32_t rank, dp__out_t *out)
 {
-    return snprintf(line, bytes, "%d\t%lld\t%s\t%d\t%d\t%d\t%d\t-1\t-1\n", rank, (long long)seq,
-                    dp_op_kind_name(op->kind), op->chunk, op->microbatch, op->chunk2, op->microbatch2);
-}
-
-static dp_status_t write_rank(const dp_schedule_t *schedule, int32_t rank, dp__text_writer_t *w)
-{
-    char line[128];
-    dp_status_t status = DP_OK;
-
-    for (int64_t i = schedule->first[rank]; i < schedule->first[rank + 1] && status >= 0; i++) {
+    for (int64_t i = schedule->first[rank]; i < schedule->first[rank + 1] && out->status >= 0; i++) {
         const dp_op_t *op = &schedule->ops[i];
-        int64_t seq = i - schedule->first[rank];
 
+        dp__out_put(out, "%d\t%lld\t", rank, (long long)(i - schedule->first[rank]));
         if (op->kind == DP_OP_BRAID)
-            status = write_braid(&schedule->braids[op->microbatch], rank, seq, w);
+            write_braid(&schedule->braids[op->microbatch], out);
         else
-            status = dp__write(w, line, (size_t)print_row(line, sizeof(line), rank, seq, op));
+            dp__out_put(out, "%s\t%d\t%d\t%d\t%d\t-1\t-1\n", dp_op_kind_name(op->kind), op->chunk, op->microbatch,
+                        op->chunk2, op->microbatch2);
     }
-    return status;
 }
 
 dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user)
 {
-    dp__text_writer_t w = {.write = write, .user = user};
-    char head[256];
-    dp_status_t status;
+    dp__out_t out;
 
     if (rank < -1 || rank >= schedule->ranks)
         return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank, schedule->ranks);
-    snprintf(head, sizeof(head),
-             "# method=%s ranks=%d microbatches=%d chunks=%d placement=%s%s\n"
-             "#rank\tseq\top\tdir\tmb\tdir2\tmb2\tpeer\tn%s\n",
-             schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
-             dp_placement_name(schedule->placement), schedule->forward_only ? " forward_only=1" : "",
-             schedule->nbraids > 0 ? "\torder" : "");
-    status = dp__write(&w, head, strlen(head));
-    for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
+    dp__out_open(&out, write, user);
+    dp__out_put(&out,
+                "# method=%s ranks=%d microbatches=%d chunks=%d placement=%s%s\n"
+                "#rank\tseq\top\tdir\tmb\tdir2\tmb2\tpeer\tn%s\n",
+                schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
+                dp_placement_name(schedule->placement), schedule->forward_only ? " forward_only=1" : "",
+                schedule->nbraids > 0 ? "\torder" : "");
+    for (int32_t r = 0; r < schedule->ranks; r++)
         if (rank < 0 || r == rank)
-            status = write_rank(schedule, r, &w);
-    return status < 0 ? status : dp__write_flush(&w);
+            write_rank(schedule, r, &out);
+    return dp__out_close(&out);
 }
 
 /* ---- reading ---- */

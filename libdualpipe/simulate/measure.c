@@ -3,7 +3,6 @@
  * measure.c: costs from a timeline: spans of an operation; times of operations and segments. */
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -383,51 +382,50 @@ dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t 
 
 /* ---- as text ---- */
 
-static int put_segments(const dp_segment_costs_t *segments, char *text, size_t bytes)
+static void put_segments(const dp_segment_costs_t *segments, dp__out_t *out)
 {
-    int used =
-        snprintf(text, bytes, "# segments of a layer; without F to FB above, those follow from these\nLAYERS=%d\n",
-                 segments->layers);
-
+    dp__out_put(out, "# segments of a layer; without F to FB above, those follow from these\nLAYERS=%d\n",
+                segments->layers);
     for (int s = 0; s < DP_SEGMENT_COSTS; s++)
-        used += snprintf(text + used, bytes - (size_t)used, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", dp__segment_names[s],
-                         segments->f[s], dp__segment_names[s], segments->i[s], dp__segment_names[s], segments->w[s]);
+        dp__out_put(out, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", dp__segment_names[s], segments->f[s],
+                    dp__segment_names[s], segments->i[s], dp__segment_names[s], segments->w[s]);
     for (int s = 0; s < DP_SEGMENT_COSTS; s++)
         if (segments->r[s] > 0.0)
-            used += snprintf(text + used, bytes - (size_t)used, "%s.R=%.9g\n", dp__segment_names[s], segments->r[s]);
-    return used;
+            dp__out_put(out, "%s.R=%.9g\n", dp__segment_names[s], segments->r[s]);
 }
 
-static int put_passes(const dp_costs_t *costs, char *text, size_t bytes)
+static void put_passes(const dp_costs_t *costs, dp__out_t *out)
 {
-    int used =
-        snprintf(text, bytes, "# measured, in milliseconds: dualpipe simulate --costs FILE\nF=%.9g\nI=%.9g\nW=%.9g\n",
-                 costs->f, costs->i, costs->w);
-
+    dp__out_put(out, "# measured, in milliseconds: dualpipe simulate --costs FILE\nF=%.9g\nI=%.9g\nW=%.9g\n", costs->f,
+                costs->i, costs->w);
     if (costs->b > 0.0)
-        used += snprintf(text + used, bytes - (size_t)used, "B=%.9g\n", costs->b);
+        dp__out_put(out, "B=%.9g\n", costs->b);
     if (costs->fb > 0.0)
-        used += snprintf(text + used, bytes - (size_t)used, "FB=%.9g\n", costs->fb);
+        dp__out_put(out, "FB=%.9g\n", costs->fb);
     if (costs->r > 0.0)
-        used += snprintf(text + used, bytes - (size_t)used, "R=%.9g\n", costs->r);
-    return used + snprintf(text + used, bytes - (size_t)used, "HOP=%.9g\n", costs->hop);
+        dp__out_put(out, "R=%.9g\n", costs->r);
+    dp__out_put(out, "HOP=%.9g\n", costs->hop);
+}
+
+void dp__measured_costs_put(const dp_measured_costs_t *measured, const char *before_scales, dp__out_t *out)
+{
+    put_passes(measured->costs, out);
+    if (DP_HAS(measured, dp_measured_costs_t, segments))
+        put_segments(measured->segments, out);
+    for (int32_t s = 0; s < measured->stages; s++)
+        dp__out_put(out, "%s%.6g", s == 0 ? before_scales : ",", measured->costs->stage_scale[s]);
+    dp__out_put(out, "\n");
 }
 
 dp_status_t dp_measured_costs_write(const dp_measured_costs_t *measured, dp_write_fn write, void *user)
 {
-    char text[1024];
-    dp_status_t status;
+    dp__out_t out;
 
     if (!DP_HAS(measured, dp_measured_costs_t, costs) || measured->stages < 1 || write == NULL)
         return dp_fail(DP_ERR_INVALID, "measure: nothing was measured, or there is nowhere to write");
-    status = write(user, text, (size_t)put_passes(measured->costs, text, sizeof(text)));
-    if (status >= 0 && DP_HAS(measured, dp_measured_costs_t, segments))
-        status = write(user, text, (size_t)put_segments(measured->segments, text, sizeof(text)));
-    for (int32_t s = 0; s < measured->stages && status >= 0; s++)
-        status = write(user, text,
-                       (size_t)snprintf(text, sizeof(text), "%s%.6g%s", s == 0 ? "STAGE_SCALE=" : ",",
-                                        measured->costs->stage_scale[s], s + 1 == measured->stages ? "\n" : ""));
-    return status;
+    dp__out_open(&out, write, user);
+    dp__measured_costs_put(measured, "STAGE_SCALE=", &out);
+    return dp__out_close(&out);
 }
 
 void dp_measured_costs_clear(dp_measured_costs_t *measured)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
-#include "timeline/json_out.h"
+#include "schedule/out.h"
 #include "timeline/timeline.h"
 
 #define THREADS_PER_TRACK 256 /* past that, spans share the last thread */
@@ -170,109 +170,109 @@ static int64_t find_origin(const dp_timeline_t *timeline)
 }
 
 /* Microseconds with three decimals: nanoseconds exactly. */
-static void put_time(dp__json_out_t *out, const char *key, int64_t ns)
+static void put_time(dp__out_t *out, const char *key, int64_t ns)
 {
-    dp__json_put(out, "\"%s\":%" PRId64 ".%03d", key, ns / 1000, (int)(ns % 1000));
+    dp__out_put(out, "\"%s\":%" PRId64 ".%03d", key, ns / 1000, (int)(ns % 1000));
 }
 
-static void put_thread(dp__json_out_t *out, int32_t rank, const placed_t *at)
+static void put_thread(dp__out_t *out, int32_t rank, const placed_t *at)
 {
-    dp__json_put(out, "\"pid\":%d,\"tid\":%d", rank, (int)at->track * THREADS_PER_TRACK + at->thread);
+    dp__out_put(out, "\"pid\":%d,\"tid\":%d", rank, (int)at->track * THREADS_PER_TRACK + at->thread);
 }
 
-static void put_process(dp__json_out_t *out, int32_t rank)
+static void put_process(dp__out_t *out, int32_t rank)
 {
-    dp__json_put(out,
-                 "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d\"}},\n"
-                 "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"tid\":0,\"args\":{\"sort_index\":%d}}",
-                 rank > 0 ? "," : "", rank, rank, rank, rank);
+    dp__out_put(out,
+                "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d\"}},\n"
+                "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"tid\":0,\"args\":{\"sort_index\":%d}}",
+                rank > 0 ? "," : "", rank, rank, rank, rank);
 }
 
 /* What is known of clocks of other hosts. Viewers show the text beside the name of a rank. */
-static void put_clock(dp__json_out_t *out, int32_t rank, const dp_row_clock_t *clock)
+static void put_clock(dp__out_t *out, int32_t rank, const dp_row_clock_t *clock)
 {
-    dp__json_put(out,
-                 ",\n{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":%d,\"tid\":0,\"args\":{\"labels\":"
-                 "\"host %d, times +-%.3f ms\"}},\n"
-                 "{\"ph\":\"M\",\"name\":\"clock\",\"pid\":%d,\"tid\":0,\"args\":{\"host\":%d,\"offset_ns\":%" PRId64
-                 ",\"bound_ns\":%" PRId64 ",\"drift_ns_per_s\":%.3f,\"drift_bound_ns_per_s\":%.3f}}",
-                 rank, clock->host, (double)clock->bound_ns * 1e-6, rank, clock->host, clock->offset_ns,
-                 clock->bound_ns, clock->drift, clock->drift_bound);
+    dp__out_put(out,
+                ",\n{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":%d,\"tid\":0,\"args\":{\"labels\":"
+                "\"host %d, times +-%.3f ms\"}},\n"
+                "{\"ph\":\"M\",\"name\":\"clock\",\"pid\":%d,\"tid\":0,\"args\":{\"host\":%d,\"offset_ns\":%" PRId64
+                ",\"bound_ns\":%" PRId64 ",\"drift_ns_per_s\":%.3f,\"drift_bound_ns_per_s\":%.3f}}",
+                rank, clock->host, (double)clock->bound_ns * 1e-6, rank, clock->host, clock->offset_ns, clock->bound_ns,
+                clock->drift, clock->drift_bound);
 }
 
-static void put_thread_name(dp__json_out_t *out, int32_t rank, const placed_t *at)
+static void put_thread_name(dp__out_t *out, int32_t rank, const placed_t *at)
 {
     char number[16] = "";
 
     if (at->thread > 0)
         snprintf(number, sizeof(number), " %d", at->thread + 1);
-    dp__json_put(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",");
+    dp__out_put(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",");
     put_thread(out, rank, at);
-    dp__json_put(out, ",\"args\":{\"name\":\"%s%s\"}},\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",",
-                 track_names[at->track], number);
+    dp__out_put(out, ",\"args\":{\"name\":\"%s%s\"}},\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",",
+                track_names[at->track], number);
     put_thread(out, rank, at);
-    dp__json_put(out, ",\"args\":{\"sort_index\":%d}}", (int)at->track * THREADS_PER_TRACK + at->thread);
+    dp__out_put(out, ",\"args\":{\"sort_index\":%d}}", (int)at->track * THREADS_PER_TRACK + at->thread);
 }
 
 /* "F 3", "attention F 3", "send F 3", "wait B 2", "reduce", "gather", "step 7" */
-static void put_name(dp__json_out_t *out, const dp_timeline_t *timeline, const dp_span_t *span)
+static void put_name(dp__out_t *out, const dp_timeline_t *timeline, const dp_span_t *span)
 {
     static const char *const words[] = {"", "send ", "wait ", "reduce", "step"};
 
-    dp__json_put(out, "\"name\":\"");
+    dp__out_put(out, "\"name\":\"");
     if (span->name != 0) {
-        dp__json_text(out, dp_timeline_name_text(timeline, span->name));
-        dp__json_put(out, span->kind == DP_SPAN_REDUCE ? "" : " ");
+        dp__out_json(out, dp_timeline_name_text(timeline, span->name));
+        dp__out_put(out, span->kind == DP_SPAN_REDUCE ? "" : " ");
     }
-    dp__json_put(out, "%s", span->kind == DP_SPAN_REDUCE && span->name != 0 ? "" : words[span->kind]);
+    dp__out_put(out, "%s", span->kind == DP_SPAN_REDUCE && span->name != 0 ? "" : words[span->kind]);
     if (span->kind <= DP_SPAN_RECV)
-        dp__json_put(out, "%s", span->pass == DP_OP_FB ? "F&B" : dp_op_kind_name(span->pass));
+        dp__out_put(out, "%s", span->pass == DP_OP_FB ? "F&B" : dp_op_kind_name(span->pass));
     if (span->kind == DP_SPAN_STEP)
-        dp__json_put(out, " %d", span->step);
+        dp__out_put(out, " %d", span->step);
     else if (span->microbatch >= 0)
-        dp__json_put(out, " %d", span->microbatch);
-    dp__json_put(out, "\"");
+        dp__out_put(out, " %d", span->microbatch);
+    dp__out_put(out, "\"");
 }
 
-static void put_span(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank, const placed_t *at)
+static void put_span(dp__out_t *out, const dp_timeline_t *timeline, int32_t rank, const placed_t *at)
 {
     const dp_span_t *span = at->span;
 
-    dp__json_put(out, ",\n{\"ph\":\"X\",");
+    dp__out_put(out, ",\n{\"ph\":\"X\",");
     put_thread(out, rank, at);
-    dp__json_put(out, ",");
+    dp__out_put(out, ",");
     put_time(out, "ts", at->start);
-    dp__json_put(out, ",");
+    dp__out_put(out, ",");
     put_time(out, "dur", span->end_ns - span->start_ns);
-    dp__json_put(out, ",");
+    dp__out_put(out, ",");
     put_name(out, timeline, span);
-    dp__json_put(out,
-                 ",\"cat\":\"%s\",\"args\":{\"step\":%d,\"mb\":%d,\"chunk\":%d,\"stage\":%d,\"segment\":%d,"
-                 "\"pair\":%d",
-                 track_names[at->track], span->step, span->microbatch, span->chunk, span->stage, span->segment,
-                 span->pair);
+    dp__out_put(out,
+                ",\"cat\":\"%s\",\"args\":{\"step\":%d,\"mb\":%d,\"chunk\":%d,\"stage\":%d,\"segment\":%d,"
+                "\"pair\":%d",
+                track_names[at->track], span->step, span->microbatch, span->chunk, span->stage, span->segment,
+                span->pair);
     if (span->busy_ns > 0)
-        dp__json_put(out, ",\"busy_ns\":%" PRIu32, span->busy_ns);
-    dp__json_put(out, "}}");
+        dp__out_put(out, ",\"busy_ns\":%" PRIu32, span->busy_ns);
+    dp__out_put(out, "}}");
 }
 
 /* An arrow starts with its send and ends just inside its receive, which a viewer takes it to point
  * at. Ids are text: as numbers, viewers would round the large ones. */
-static void put_arrow(dp__json_out_t *out, int32_t rank, const placed_t *at)
+static void put_arrow(dp__out_t *out, int32_t rank, const placed_t *at)
 {
     const dp_span_t *span = at->span;
     bool is_recv = span->kind == DP_SPAN_RECV;
     int64_t length = span->end_ns - span->start_ns, inside = at->start + (length > 0 ? length - 1 : 0);
 
-    dp__json_put(out, ",\n{\"ph\":\"%s\",%s\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"0x%" PRIx64 "\",",
-                 is_recv ? "f" : "s", is_recv ? "\"bp\":\"e\"," : "", span->flow);
+    dp__out_put(out, ",\n{\"ph\":\"%s\",%s\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"0x%" PRIx64 "\",",
+                is_recv ? "f" : "s", is_recv ? "\"bp\":\"e\"," : "", span->flow);
     put_thread(out, rank, at);
-    dp__json_put(out, ",");
+    dp__out_put(out, ",");
     put_time(out, "ts", is_recv ? inside : at->start);
-    dp__json_put(out, "}");
+    dp__out_put(out, "}");
 }
 
-static dp_status_t put_rank_row(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank, int64_t origin,
+static dp_status_t put_rank_row(dp__out_t *out, const dp_timeline_t *timeline, int32_t rank, int64_t origin,
                                 const flows_t *flows)
 {
     const dp__row_t *row = &timeline->rows[rank];
@@ -304,7 +304,7 @@ dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn 
 {
     int64_t origin;
     dp_status_t status, written;
-    dp__json_out_t out;
+    dp__out_t out;
     flows_t flows = {NULL, 0};
 
     if (timeline == NULL || write == NULL)
@@ -313,12 +313,12 @@ dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn 
     if (status < 0)
         return status;
     origin = find_origin(timeline);
-    dp__json_open(&out, write, user);
-    dp__json_put(&out, "{\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":%" PRId64 ",\"traceEvents\":[", origin);
+    dp__out_open(&out, write, user);
+    dp__out_put(&out, "{\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":%" PRId64 ",\"traceEvents\":[", origin);
     for (int32_t r = 0; r < timeline->ranks && status >= 0 && out.status >= 0; r++)
         status = put_rank_row(&out, timeline, r, origin, &flows);
-    dp__json_put(&out, "\n]}\n");
-    written = dp__json_close(&out);
+    dp__out_put(&out, "\n]}\n");
+    written = dp__out_close(&out);
     dp__free(flows.ends);
     return status < 0 ? status : written;
 }

@@ -175,13 +175,13 @@ static bool scale_stages(const actions_t *actions, double *scale)
     return true;
 }
 
-static void put_cost(dp__json_out_t *to, const char *name, double nanoseconds)
+static void put_cost(dp__out_t *to, const char *name, double nanoseconds)
 {
     if (nanoseconds > 0.0)
-        dp__json_put(to, "%s=%.6g\n", name, nanoseconds / 1e6);
+        dp__out_put(to, "%s=%.6g\n", name, nanoseconds / 1e6);
 }
 
-static dp_status_t put_actions(const actions_t *actions, bool on_device, const char *title, dp__json_out_t *to)
+static dp_status_t put_actions(const actions_t *actions, bool on_device, const char *title, dp__out_t *to)
 {
     double *scale = dp__allocate((size_t)actions->stages * sizeof(*scale), 16), i = actions->mean[DP_OP_I],
            w = actions->mean[DP_OP_W], b = actions->mean[DP_OP_B], chunks = actions->chunks;
@@ -189,28 +189,28 @@ static dp_status_t put_actions(const actions_t *actions, bool on_device, const c
     if (scale == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d stages", actions->stages);
     dp__trace_costs_head(title, to);
-    dp__json_put(to, "# Medians of %zu operations of torch.distributed.pipelining %s; %d stages, %d on a rank.\n",
-                 actions->count, on_device ? "on the device" : "on the host, waiting for their input included",
-                 actions->stages, actions->chunks);
+    dp__out_put(to, "# Medians of %zu operations of torch.distributed.pipelining %s; %d stages, %d on a rank.\n",
+                actions->count, on_device ? "on the device" : "on the host, waiting for their input included",
+                actions->stages, actions->chunks);
     put_cost(to, "F", chunks * actions->mean[DP_OP_F]);
     if (i == 0.0 && w == 0.0 && b > 0.0)
-        dp__json_put(to, "# No I and W are there: half of B each.\n");
+        dp__out_put(to, "# No I and W are there: half of B each.\n");
     put_cost(to, "I", chunks * (i > 0.0 ? i : w > 0.0 ? 0.0 : b / 2));
     put_cost(to, "W", chunks * (w > 0.0 ? w : i > 0.0 ? 0.0 : b / 2));
     put_cost(to, "B", chunks * b);
     put_cost(to, "FB", chunks * actions->mean[DP_OP_FB]);
     if (scale_stages(actions, scale)) {
-        dp__json_put(to, "# for the same placement alone: STAGE_SCALE=");
+        dp__out_put(to, "# for the same placement alone: STAGE_SCALE=");
         for (int32_t s = 0; s < actions->stages; s++)
-            dp__json_put(to, "%s%.4g", s > 0 ? "," : "", scale[s]);
-        dp__json_put(to, "\n");
+            dp__out_put(to, "%s%.4g", s > 0 ? "," : "", scale[s]);
+        dp__out_put(to, "\n");
     }
-    dp__json_put(to, "# Transfers between stages are not in these: --cost HOP=MS,BYTES=N,BANDWIDTH=BYTES_PER_MS.\n");
+    dp__out_put(to, "# Transfers between stages are not in these: --cost HOP=MS,BYTES=N,BANDWIDTH=BYTES_PER_MS.\n");
     dp__free(scale);
     return DP_OK;
 }
 
-dp_status_t dp__trace_actions_put(const dp_trace_t *trace, const char *title, dp__json_out_t *to)
+dp_status_t dp__trace_actions_put(const dp_trace_t *trace, const char *title, dp__out_t *to)
 {
     actions_t actions = {.items = dp__allocate((trace->nranges + 1) * sizeof(*actions.items), 16)};
     bool on_device = true;

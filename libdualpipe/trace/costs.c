@@ -10,14 +10,12 @@
 
 #include "base/memory.h"
 #include "base/sized.h"
-#include "timeline/json_out.h"
+#include "simulate/measure_lists.h"
 #include "trace/actions.h"
 #include "trace/costs_head.h"
 #include "trace/overlap.h"
 #include "trace/segment.h"
 #include "trace/timeline.h"
-
-#define LINE_BYTES 512 /* of a text that is handed on, at once */
 
 /* What dp_trace_costs_write() was asked, made ready. */
 typedef struct request {
@@ -245,31 +243,31 @@ static dp_status_t derive_costs(const sums_t *sums, double layers, dp_costs_t *c
     return dp_costs_from_segments(&segments, costs, pair);
 }
 
-static void put_segments(const sums_t *sums, double layers, dp__json_out_t *to)
+static void put_segments(const sums_t *sums, double layers, dp__out_t *to)
 {
-    dp__json_put(to,
-                 "\n# One layer, one micro-batch; what of F to FB is not given below follows from these.\nLAYERS=%g\n",
-                 layers);
+    dp__out_put(to,
+                "\n# One layer, one micro-batch; what of F to FB is not given below follows from these.\nLAYERS=%g\n",
+                layers);
     for (int k = 0; k < DP__TRACE_KEYS; k++) {
         int64_t of = layers_in(sums->times, k % 3);
 
         if (sums->times[k] > 0)
-            dp__json_put(to, "%s.%c=%.6g\n", segment_names[k / 3], pass_names[k % 3], sums->time[k] / (double)of / 1e6);
+            dp__out_put(to, "%s.%c=%.6g\n", segment_names[k / 3], pass_names[k % 3], sums->time[k] / (double)of / 1e6);
     }
 }
 
-static void put_chunks(const chunks_t *chunks, dp__json_out_t *to)
+static void put_chunks(const chunks_t *chunks, dp__out_t *to)
 {
     static const char *const names[3] = {"F", "B", "FB"};
     static const char *const what[3] = {"A forward of all layers", "A backward of all layers", "An overlapped pair"};
 
     for (int c = 0; c < 3; c++)
         if (chunks->count[c] > 0.0)
-            dp__json_put(to, "\n# %s, first start to last end, mean of %g.\n%s=%.6g\n", what[c], chunks->count[c],
-                         names[c], chunks->time[c] / chunks->count[c] / 1e6);
+            dp__out_put(to, "\n# %s, first start to last end, mean of %g.\n%s=%.6g\n", what[c], chunks->count[c],
+                        names[c], chunks->time[c] / chunks->count[c] / 1e6);
 }
 
-static dp_status_t put_costs(const sums_t *sums, const request_t *request, dp__json_out_t *to)
+static dp_status_t put_costs(const sums_t *sums, const request_t *request, dp__out_t *to)
 {
     chunks_t chunks = measure_chunks(sums, request->layers);
     dp_pair_figures_t pair;
@@ -283,12 +281,12 @@ static dp_status_t put_costs(const sums_t *sums, const request_t *request, dp__j
     if (status != DP_OK)
         return status;
     dp__trace_costs_head(request->title, to);
-    dp__json_put(to, "# The segments were slowed down by what ran beside them when they were measured.\n");
+    dp__out_put(to, "# The segments were slowed down by what ran beside them when they were measured.\n");
     put_segments(sums, chunks.layers, to);
-    dp__json_put(to, "# from the segments: F=%.6g I=%.6g W=%.6g B=%.6g FB=%.6g\n", costs.f, costs.i, costs.w, costs.b,
-                 costs.fb);
+    dp__out_put(to, "# from the segments: F=%.6g I=%.6g W=%.6g B=%.6g FB=%.6g\n", costs.f, costs.i, costs.w, costs.b,
+                costs.fb);
     put_chunks(&chunks, to);
-    dp__json_put(to, "\n# Transfers between stages are not in these: --cost HOP=MS,BYTES=N,BANDWIDTH=BYTES_PER_MS.\n");
+    dp__out_put(to, "\n# Transfers between stages are not in these: --cost HOP=MS,BYTES=N,BANDWIDTH=BYTES_PER_MS.\n");
     return DP_OK;
 }
 
@@ -306,7 +304,7 @@ static dp_status_t open_sums(const dp_trace_t *trace, sums_t *sums)
     return DP_OK;
 }
 
-static dp_status_t put_annotated(const dp_trace_t *trace, const request_t *request, dp__json_out_t *to)
+static dp_status_t put_annotated(const dp_trace_t *trace, const request_t *request, dp__out_t *to)
 {
     sums_t sums;
     dp_status_t status = open_sums(trace, &sums);
@@ -329,18 +327,7 @@ static dp_status_t put_annotated(const dp_trace_t *trace, const request_t *reque
 }
 
 /* Stages of one schedule do not fit another: their scales are written as a comment. */
-static dp_status_t write_commented(void *out, const char *text, size_t bytes)
-{
-    dp__json_out_t *to = out;
-
-    if (bytes > 12 && strncmp(text, "STAGE_SCALE=", 12) == 0)
-        dp__json_put(to, "# for the same placement alone: ");
-    for (size_t at = 0; at < bytes; at += LINE_BYTES)
-        dp__json_put(to, "%.*s", (int)(bytes - at < LINE_BYTES ? bytes - at : LINE_BYTES), text + at);
-    return to->status;
-}
-
-static dp_status_t put_ours(const dp_trace_t *trace, dp__json_out_t *to)
+static dp_status_t put_ours(const dp_trace_t *trace, dp__out_t *to)
 {
     dp_measured_costs_t measured = {.struct_size = sizeof(measured)};
     dp_timeline_t *timeline;
@@ -352,14 +339,14 @@ static dp_status_t put_ours(const dp_trace_t *trace, dp__json_out_t *to)
     if (status == DP_ERR_INVALID)
         status = DP_ERR_REJECTED; /* the trace, not the call, lacks a forward */
     if (status == DP_OK)
-        status = dp_measured_costs_write(&measured, write_commented, to);
+        dp__measured_costs_put(&measured, "# for the same placement alone: STAGE_SCALE=", to);
     dp_measured_costs_clear(&measured);
     dp_timeline_free(timeline);
     dp_schedule_free(schedule);
     return status;
 }
 
-static dp_status_t write_costs_json(const dp_trace_t *trace, const request_t *request, dp__json_out_t *to)
+static dp_status_t write_costs_json(const dp_trace_t *trace, const request_t *request, dp__out_t *to)
 {
     if (trace->ndetails > 0 && trace->nranges == 0)
         return put_ours(trace, to);
@@ -396,15 +383,15 @@ static dp_status_t read_request(const dp_trace_costs_t *given, request_t *reques
 
 static dp_status_t write_request(const dp_trace_t *trace, const request_t *request, dp_write_fn write, void *user)
 {
-    dp__json_out_t *to = dp__calloc(1, sizeof(*to));
+    dp__out_t *to = dp__calloc(1, sizeof(*to));
     dp_status_t status;
 
     if (to == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the costs");
-    dp__json_open(to, write, user);
+    dp__out_open(to, write, user);
     status = write_costs_json(trace, request, to);
     if (status == DP_OK)
-        status = dp__json_close(to);
+        status = dp__out_close(to);
     dp__free(to);
     return status;
 }

@@ -4,15 +4,15 @@
 #ifndef DP_TRACE_COSTS_HEAD_H
 #define DP_TRACE_COSTS_HEAD_H
 
-#include "timeline/json_out.h"
+#include "schedule/out.h"
 
 /* A title may be a file's name: what would end the comment becomes "?". */
-static inline void dp__trace_costs_head(const char *title, dp__json_out_t *to)
+static inline void dp__trace_costs_head(const char *title, dp__out_t *to)
 {
-    dp__json_put(to, "# Measured in ");
+    dp__out_put(to, "# Measured in ");
     for (const char *at = title; *at != 0; at++)
-        dp__json_put(to, "%c", (unsigned char)*at < ' ' ? '?' : *at);
-    dp__json_put(to, ", in milliseconds: dualpipe compare --costs FILE, dualpipe simulate --costs FILE.\n");
+        dp__out_put(to, "%c", (unsigned char)*at < ' ' ? '?' : *at);
+    dp__out_put(to, ", in milliseconds: dualpipe compare --costs FILE, dualpipe simulate --costs FILE.\n");
 }
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * json_out.c: JSON text in bounded blocks. */
-#include "timeline/json_out.h"
+ * out.c: text in bounded blocks. */
+#include "schedule/out.h"
 
 #include <stdio.h>
 #include <string.h>
 
-void dp__json_open(dp__json_out_t *out, dp_write_fn write, void *user)
+void dp__out_open(dp__out_t *out, dp_write_fn write, void *user)
 {
     out->write = write;
     out->user = user;
@@ -14,22 +14,25 @@ void dp__json_open(dp__json_out_t *out, dp_write_fn write, void *user)
     out->used = 0;
 }
 
-static void flush_buffer(dp__json_out_t *out)
+static void flush_buffer(dp__out_t *out)
 {
     if (out->status >= 0 && out->used > 0)
         out->status = out->write(out->user, out->buffer, out->used);
     out->used = 0;
 }
 
-static void append_bytes(dp__json_out_t *out, const char *text, size_t bytes)
+void dp__out_bytes(dp__out_t *out, const char *text, size_t bytes)
 {
-    if (bytes > sizeof(out->buffer) - out->used)
-        flush_buffer(out);
-    memcpy(out->buffer + out->used, text, bytes);
-    out->used += bytes;
+    for (size_t part; bytes > 0; text += part, bytes -= part) {
+        if (out->used == sizeof(out->buffer))
+            flush_buffer(out);
+        part = bytes < sizeof(out->buffer) - out->used ? bytes : sizeof(out->buffer) - out->used;
+        memcpy(out->buffer + out->used, text, part);
+        out->used += part;
+    }
 }
 
-void dp__json_put(dp__json_out_t *out, const char *fmt, ...)
+void dp__out_put(dp__out_t *out, const char *fmt, ...)
 {
     char text[1024];
     va_list args;
@@ -40,10 +43,10 @@ void dp__json_put(dp__json_out_t *out, const char *fmt, ...)
     va_end(args);
     if (bytes < 0 || (size_t)bytes >= sizeof(text)) {
         if (out->status >= 0)
-            out->status = dp_fail(DP_ERR_OVERFLOW, "JSON: %d bytes at once", bytes);
+            out->status = dp_fail(DP_ERR_OVERFLOW, "text: %d bytes at once", bytes);
         return;
     }
-    append_bytes(out, text, (size_t)bytes);
+    dp__out_bytes(out, text, (size_t)bytes);
 }
 
 /* Bytes of the UTF-8 character at `at`; 0: none (cut, overlong, a surrogate, past U+10FFFF). */
@@ -64,24 +67,24 @@ static size_t utf8_bytes(const unsigned char *at)
     return code < least[bytes] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : bytes;
 }
 
-void dp__json_text(dp__json_out_t *out, const char *text)
+void dp__out_json(dp__out_t *out, const char *text)
 {
     for (const unsigned char *at = (const unsigned char *)text; *at != 0;) {
         size_t bytes = utf8_bytes(at);
 
         if (bytes == 0)
-            append_bytes(out, "\\ufffd", 6);
+            dp__out_bytes(out, "\\ufffd", 6);
         else if (*at == '"' || *at == '\\')
-            dp__json_put(out, "\\%c", *at);
+            dp__out_put(out, "\\%c", *at);
         else if (*at < 0x20)
-            dp__json_put(out, "\\u%04x", *at);
+            dp__out_put(out, "\\u%04x", *at);
         else
-            append_bytes(out, (const char *)at, bytes);
+            dp__out_bytes(out, (const char *)at, bytes);
         at += bytes > 0 ? bytes : 1;
     }
 }
 
-dp_status_t dp__json_close(dp__json_out_t *out)
+dp_status_t dp__out_close(dp__out_t *out)
 {
     flush_buffer(out);
     return out->status;
