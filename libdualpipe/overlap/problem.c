@@ -4,15 +4,13 @@
 #include "overlap/problem.h"
 
 #include "base/memory.h"
+#include "simulate/costs.h"
 
 static double hop_between(const dp_costs_t *costs, int32_t from, int32_t to)
 {
-    const dp_topology_t *t = costs->topology;
-    bool near = t == NULL || t->host_of == NULL || t->host_of[from] == t->host_of[to];
-    double hop = t == NULL ? costs->hop : near ? t->near_hop : t->far_hop;
-    double bandwidth = t == NULL ? costs->bandwidth : near ? t->near_bandwidth : t->far_bandwidth;
+    dp__message_time_t time = dp__costs_message(costs, from, to);
 
-    return from == to ? 0.0 : hop + (bandwidth > 0.0 ? costs->bytes / bandwidth : 0.0);
+    return from == to ? 0.0 : time.hop + time.link;
 }
 
 /* Segments of one chunk, behind those of the chunks before it. */

@@ -757,20 +757,17 @@ static dp_status_t allocate_plan(dp__writer_t *x)
     for (int32_t c = 0; c < x->program->nchannels; c++)
         buffers += (size_t)x->out->buffers[c];
     x->out->passes = dp__calloc((size_t)x->npasses + 1, sizeof(*x->out->passes));
-    x->first_event = dp__calloc(2 * channels, sizeof(*x->first_event));
-    x->made_by[0] = dp__allocate(2 * places * sizeof(int32_t), 64);
-    x->local_used = dp__calloc(buffers + 1, 1);
-    x->idle_buffers = dp__calloc((size_t)x->out->backward_buffers + 1, sizeof(*x->idle_buffers));
-    x->steps = dp__calloc(2 * DP_BRAID_PASSES * (size_t)x->most_segments + 1, sizeof(*x->steps));
-    x->scratch = dp__calloc(3 * (size_t)x->most_segments + 1, sizeof(*x->scratch));
-    if (x->out->passes == NULL || x->first_event == NULL || x->made_by[0] == NULL || x->local_used == NULL ||
-        x->steps == NULL || x->scratch == NULL || x->idle_buffers == NULL)
+    if (x->out->passes == NULL ||
+        !dp__arrays(DP__ARRAY(x->first_event, channels), DP__ARRAY(x->first_local, channels),
+                    DP__ARRAY(x->made_by[0], places), DP__ARRAY(x->made_by[1], places),
+                    DP__ARRAY(x->local_used, buffers + 1), DP__ARRAY(x->idle_buffers, x->out->backward_buffers),
+                    DP__ARRAY(x->steps, 2 * DP_BRAID_PASSES * (size_t)x->most_segments),
+                    DP__ARRAY(x->scratch, 3 * (size_t)x->most_segments)))
         return dp_fail(DP_ERR_NOMEM, "commands: no memory for %d passes", x->npasses);
     for (int32_t r = 0; r < x->out->backward_buffers; r++)
         x->idle_buffers[x->nidle_buffers++] = r;
-    x->first_local = x->first_event + channels;
-    x->made_by[1] = x->made_by[0] + places;
-    memset(x->made_by[0], 0xff, 2 * places * sizeof(int32_t));
+    memset(x->made_by[0], 0xff, places * sizeof(int32_t));
+    memset(x->made_by[1], 0xff, places * sizeof(int32_t));
     x->out->nevents = number_events(x);
     x->recorded_on = dp__allocate((size_t)x->out->nevents, 64);
     if (x->recorded_on == NULL)
@@ -843,11 +840,6 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
         status = keep_needed(&x);
     dp__free(x.at);
     dp__free(x.first_event);
-    dp__free(x.made_by[0]);
-    dp__free(x.local_used);
-    dp__free(x.idle_buffers);
-    dp__free(x.steps);
-    dp__free(x.scratch);
     dp__free(x.recorded_on);
     return status;
 }

@@ -37,19 +37,15 @@ dp_status_t dp__edges_create(const dp_schedule_t *schedule, dp__edges_t *edges, 
                              int32_t *count_out)
 {
     size_t places = (size_t)schedule->ranks * (size_t)schedule->chunks;
-    int32_t *numbers;
 
     memset(edges, 0, sizeof(*edges));
     edges->chunks = schedule->chunks;
-    edges->place = dp__calloc(places, sizeof(*edges->place));
-    numbers = dp__calloc(4 * places, sizeof(*numbers));
-    edges->forward_in = numbers;
-    if (edges->place == NULL || numbers == NULL)
+    if (!dp__arrays(DP__ARRAY(edges->place, places), DP__ARRAY(edges->forward_in, 4 * places)))
         return dp_fail(DP_ERR_NOMEM, "program: no memory for %zu chunks", places);
-    edges->forward_out = numbers + places;
-    edges->backward_in = numbers + 2 * places;
-    edges->backward_out = numbers + 3 * places;
-    memset(numbers, 0xff, 4 * places * sizeof(*numbers));
+    edges->forward_out = edges->forward_in + places;
+    edges->backward_in = edges->forward_out + places;
+    edges->backward_out = edges->backward_in + places;
+    memset(edges->forward_in, 0xff, 4 * places * sizeof(*edges->forward_in));
     for (int32_t r = 0; r < schedule->ranks; r++)
         for (int32_t c = 0; c < schedule->chunks; c++)
             dp_schedule_place(schedule, r, c, &edges->place[r * schedule->chunks + c]);
@@ -60,6 +56,5 @@ dp_status_t dp__edges_create(const dp_schedule_t *schedule, dp__edges_t *edges, 
 void dp__edges_clear(dp__edges_t *edges)
 {
     dp__free(edges->place);
-    dp__free(edges->forward_in);
     memset(edges, 0, sizeof(*edges));
 }

@@ -91,11 +91,8 @@ static dp_status_t create_messages(dp__verification_t *v)
 {
     size_t channels = (size_t)v->program->nchannels, messages = channels * (size_t)v->microbatches;
 
-    v->message_first = dp__calloc(channels + 1, sizeof(*v->message_first));
-    v->send_at = dp__allocate(messages * sizeof(int32_t), 64);
-    v->recv_at = dp__allocate(messages * sizeof(int32_t), 64);
-    v->release_at = dp__allocate(messages * sizeof(int32_t), 64);
-    if (v->message_first == NULL || v->send_at == NULL || v->recv_at == NULL || v->release_at == NULL)
+    if (!dp__arrays(DP__ARRAY(v->send_at, messages), DP__ARRAY(v->recv_at, messages),
+                    DP__ARRAY(v->release_at, messages), DP__ARRAY(v->message_first, channels + 1)))
         return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu messages", messages);
     for (size_t c = 0; c < channels; c++)
         v->message_first[c + 1] = v->message_first[c] + v->microbatches;
@@ -179,29 +176,37 @@ static dp_status_t consume_local(const dp__inspection_t *x, const dp_channel_t *
 }
 
 /* One input of an operation: nothing, a local edge, or a message that was received for it. */
-static dp_status_t consume_input(dp__inspection_t *x, const dp__part_t *part, int32_t in)
+static dp_status_t check_input(const dp__inspection_t *x, const dp__part_t *part, int32_t in)
 {
     int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
+    const dp_channel_t *c = channel >= 0 ? &x->v->program->channels[channel] : NULL;
     const dp_instr_t *recv;
-    const dp_channel_t *c;
 
-    if (channel < 0)
+    if (c == NULL)
         return in == -1 ? DP_OK : refuse_line(x, "it names a receive, but an end of the path has none");
-    c = &x->v->program->channels[channel];
-    if (c->src == c->dst) {
-        if (in != -1)
-            return refuse_line(x, "it names a receive, but its input is made on this rank");
-        x->consumed[channel]++;
-        return consume_local(x, c, part);
-    }
+    if (c->src == c->dst)
+        return in == -1 ? consume_local(x, c, part)
+                        : refuse_line(x, "it names a receive, but its input is made on this rank");
     if (in < 0 || in >= x->position)
         return refuse_line(x, "no receive stands above it for its input");
     recv = dp__instr(x->v->program, x->rank, in);
     if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->microbatch != part->microbatch)
         return refuse_line(x, "the receive that it names carries something else");
-    if (recv->number != x->consumed[channel])
+    return DP_OK;
+}
+
+static dp_status_t consume_input(dp__inspection_t *x, const dp__part_t *part, int32_t in)
+{
+    int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
+    dp_status_t status = check_input(x, part, in);
+
+    if (status < 0 || channel < 0)
+        return status;
+    if (in >= 0 && dp__instr(x->v->program, x->rank, in)->number != x->consumed[channel])
         return refuse_line(x, "it consumes the messages of its channel out of order");
-    x->v->release_at[x->v->message_first[channel] + x->consumed[channel]++] = x->position;
+    if (in >= 0)
+        x->v->release_at[x->v->message_first[channel] + x->consumed[channel]] = x->position;
+    x->consumed[channel]++;
     return DP_OK;
 }
 
@@ -322,25 +327,6 @@ static dp_op_t op_of(const dp_instr_t *i)
 {
     return (dp_op_t){(uint8_t)(i->op + (i->kind == DP_INSTR_START ? DP__OP_START : 0)), i->chunk, i->chunk2,
                      i->microbatch, i->number >= 0 ? i->number : i->microbatch2};
-}
-
-/* What a pass takes is there when it begins. */
-static dp_status_t check_input(const dp__inspection_t *x, const dp__part_t *part, int32_t in)
-{
-    int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
-    const dp_channel_t *c = channel >= 0 ? &x->v->program->channels[channel] : NULL;
-    const dp_instr_t *recv;
-
-    if (c == NULL || c->src == c->dst)
-        return in != -1    ? refuse_line(x, "it names a receive that it has no use for")
-               : c != NULL ? consume_local(x, c, part)
-                           : DP_OK;
-    if (in < 0 || in >= x->position)
-        return refuse_line(x, "no receive stands above it for its input");
-    recv = dp__instr(x->v->program, x->rank, in);
-    if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->microbatch != part->microbatch)
-        return refuse_line(x, "the receive that it names carries something else");
-    return DP_OK;
 }
 
 static dp_status_t inspect_start(dp__inspection_t *x)
@@ -543,16 +529,11 @@ static dp_status_t create_inspection(dp__inspection_t *x)
         status = create_messages(v);
     if (status < 0)
         return status;
-    x->sent = dp__calloc(3 * channels, sizeof(*x->sent));
-    x->begun = dp__calloc(places * (size_t)v->microbatches, 1);
-    x->slot_first = dp__calloc(places + 1, sizeof(*x->slot_first));
-    x->weights_left = dp__calloc(2 * places + (size_t)v->schedule->ranks, sizeof(*x->weights_left));
-    if (x->sent == NULL || x->begun == NULL || x->slot_first == NULL || x->weights_left == NULL)
+    if (!dp__arrays(DP__ARRAY(x->sent, channels), DP__ARRAY(x->received, channels), DP__ARRAY(x->consumed, channels),
+                    DP__ARRAY(x->begun, places * (size_t)v->microbatches), DP__ARRAY(x->slot_first, places + 1),
+                    DP__ARRAY(x->weights_left, places), DP__ARRAY(x->reduced, places),
+                    DP__ARRAY(x->reductions, v->schedule->ranks)))
         return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu chunks", places);
-    x->received = x->sent + channels;
-    x->consumed = x->received + channels;
-    x->reduced = x->weights_left + places;
-    x->reductions = x->reduced + places;
     return create_slots(x);
 }
 
@@ -570,9 +551,6 @@ dp_status_t dp__inspect(dp__verification_t *v)
     if (status >= 0)
         status = inspect_lines(&x);
     dp__free(x.sent);
-    dp__free(x.begun);
-    dp__free(x.slot_first);
-    dp__free(x.weights_left);
     dp__free(x.slot_owner);
     return status;
 }

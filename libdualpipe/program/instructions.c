@@ -249,23 +249,15 @@ dp_status_t dp__instructions_write(dp__lowering_t *w)
     size_t count = (size_t)program->first[program->ranks];
     size_t events = program->transport == DP_TRANSPORT_BUNDLES ? 4 * rows + chunks : 1;
     dp__list_writer_t x = {.w = w};
-    int32_t *tables = dp__calloc(4 * rows + 2 * chunks, sizeof(*tables));
-    dp_status_t status = DP_OK;
 
     program->instrs = dp__calloc(count, sizeof(*program->instrs));
-    x.events = dp__calloc(events, sizeof(*x.events));
-    if (program->instrs == NULL || tables == NULL || x.events == NULL) {
-        status = dp_fail(DP_ERR_NOMEM, "program: no memory for %zu instructions", count);
-    } else {
-        x.recv_at[0] = tables;
-        x.recv_at[1] = tables + rows;
-        x.slot_of = tables + 2 * rows;
-        x.free_slots = tables + 3 * rows;
-        x.free_count = tables + 4 * rows;
-        x.free_first = x.free_count + chunks;
-        write_all(&x);
-    }
-    dp__free(tables);
+    if (program->instrs == NULL ||
+        !dp__arrays(DP__ARRAY(x.events, events), DP__ARRAY(x.recv_at[0], 2 * rows), DP__ARRAY(x.slot_of, rows),
+                    DP__ARRAY(x.free_slots, rows), DP__ARRAY(x.free_count, 2 * chunks)))
+        return dp_fail(DP_ERR_NOMEM, "program: no memory for %zu instructions", count);
+    x.recv_at[1] = x.recv_at[0] + rows;
+    x.free_first = x.free_count + chunks;
+    write_all(&x);
     dp__free(x.events);
-    return status;
+    return DP_OK;
 }

@@ -46,9 +46,7 @@ dp_status_t dp__logical_times_find(dp__lowering_t *w)
     size_t slots = (size_t)(w->slots < w->microbatches ? w->slots : w->microbatches);
     int64_t *read = dp__calloc((size_t)w->program->nchannels * slots + 1, sizeof(*read));
 
-    for (int op = 0; op < 2; op++)
-        w->logical_time[op] = dp__calloc(places, sizeof(*w->logical_time[op]));
-    if (read == NULL || w->logical_time[0] == NULL || w->logical_time[1] == NULL) {
+    if (read == NULL || !dp__arrays(DP__ARRAY(w->logical_time[0], places), DP__ARRAY(w->logical_time[1], places))) {
         dp__free(read);
         return dp_fail(DP_ERR_NOMEM, "program: no memory for the slots of %d channels", w->program->nchannels);
     }

@@ -118,17 +118,13 @@ static dp_status_t survey_schedule(dp__lowering_t *w)
 {
     dp_program_t *program = w->program;
     size_t channels = (size_t)program->nchannels;
-    dp__survey_t x = {.w = w, .sent = dp__calloc(2 * channels + 1, sizeof(*x.sent))};
+    dp__survey_t x = {.w = w};
     size_t places = (size_t)program->ranks * (size_t)program->chunks * (size_t)w->microbatches;
     dp_status_t status;
 
-    for (int op = 0; op < 2; op++)
-        w->number[op] = dp__calloc(places, sizeof(*w->number[op]));
-    if (x.sent == NULL || w->number[0] == NULL || w->number[1] == NULL) {
-        dp__free(x.sent);
+    if (!dp__arrays(DP__ARRAY(w->number[0], places), DP__ARRAY(w->number[1], places)) ||
+        !dp__arrays(DP__ARRAY(x.sent, channels), DP__ARRAY(x.consumed, channels)))
         return dp_fail(DP_ERR_NOMEM, "program: no memory for the messages of %d ranks", program->ranks);
-    }
-    x.consumed = x.sent + channels;
     for (size_t c = 0; c < channels; c++)
         program->channels[c].slots = program->channels[c].src == program->channels[c].dst ? 1 : w->slots;
     number_messages(w);
@@ -162,11 +158,9 @@ static dp_status_t create_program(dp__lowering_t *w, dp_transport_t transport)
 
 static void clear_lowering(dp__lowering_t *w)
 {
-    for (int op = 0; op < 2; op++) {
-        dp__free(w->number[op]);
-        dp__free(w->logical_time[op]);
-    }
-    dp__reductions_clear(&w->reductions);
+    dp__free(w->number[0]);
+    dp__free(w->logical_time[0]);
+    dp__free(w->reductions.after);
     dp__edges_clear(&w->edges);
     dp__replay_clear(&w->replay);
 }

@@ -61,7 +61,6 @@ int32_t dp__logical_times_of_rank(const dp__lowering_t *w, int32_t rank, dp__eve
 
 /* reductions.c */
 dp_status_t dp__reductions_find(dp__lowering_t *w);
-void dp__reductions_clear(dp__reductions_t *reductions);
 
 /* instructions.c: writes the lists of all ranks. */
 dp_status_t dp__instructions_write(dp__lowering_t *w);

@@ -55,19 +55,9 @@ dp_status_t dp__reductions_find(dp__lowering_t *w)
     size_t places = (size_t)w->schedule->ranks * (size_t)w->schedule->chunks;
     dp__reductions_t *r = &w->reductions;
 
-    r->after = dp__calloc(places, sizeof(*r->after));
-    r->order = dp__calloc(places, sizeof(*r->order));
-    r->logical_time = dp__calloc(places, sizeof(*r->logical_time));
-    if (r->after == NULL || r->order == NULL || r->logical_time == NULL)
+    if (!dp__arrays(DP__ARRAY(r->after, places), DP__ARRAY(r->order, places), DP__ARRAY(r->logical_time, places)))
         return dp_fail(DP_ERR_NOMEM, "program: no memory for the reductions of %d ranks", w->schedule->ranks);
     for (int32_t rank = 0; rank < w->schedule->ranks; rank++)
         find_reductions_of_rank(w, rank);
     return DP_OK;
-}
-
-void dp__reductions_clear(dp__reductions_t *reductions)
-{
-    dp__free(reductions->after);
-    dp__free(reductions->order);
-    dp__free(reductions->logical_time);
 }

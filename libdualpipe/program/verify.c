@@ -11,10 +11,7 @@ static void clear_verification(dp__verification_t *v)
 {
     dp__index_clear(&v->index);
     dp__edges_clear(&v->edges);
-    dp__free(v->message_first);
     dp__free(v->send_at);
-    dp__free(v->recv_at);
-    dp__free(v->release_at);
 }
 
 dp_status_t dp_program_verify(const dp_program_t *program, dp_verify_report_t *report_out)

@@ -62,22 +62,18 @@ dp_status_t dp__index_create(const dp_schedule_t *schedule, int64_t operations, 
         return dp_fail(DP_ERR_REJECTED,
                        "verify: %lld operations, but %d ranks x %d chunks x %d micro-batches need %zu forwards",
                        (long long)operations, schedule->ranks, x->chunks, x->microbatches, places);
-    x->forward = dp__allocate(places * sizeof(int32_t), 64);
-    x->backward = dp__allocate(places * sizeof(int32_t), 64);
-    x->weight = dp__allocate(places * sizeof(int32_t), 64);
-    if (x->forward == NULL || x->backward == NULL || x->weight == NULL)
+    x->forward = dp__allocate(3 * places * sizeof(int32_t), 64);
+    if (x->forward == NULL)
         return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu micro-batches of chunks", places);
-    memset(x->forward, 0xff, places * sizeof(int32_t));
-    memset(x->backward, 0xff, places * sizeof(int32_t));
-    memset(x->weight, 0xff, places * sizeof(int32_t));
+    memset(x->forward, 0xff, 3 * places * sizeof(int32_t));
+    x->backward = x->forward + places;
+    x->weight = x->backward + places;
     return DP_OK;
 }
 
 void dp__index_clear(dp__index_t *x)
 {
     dp__free(x->forward);
-    dp__free(x->backward);
-    dp__free(x->weight);
     memset(x, 0, sizeof(*x));
 }
 

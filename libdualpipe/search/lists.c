@@ -4,6 +4,7 @@
 #include "search/lists.h"
 
 #include "base/memory.h"
+#include "simulate/costs.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,21 +12,6 @@
 static int64_t rank_chunk(const dp__shape_t *shape, int32_t rank, int32_t chunk)
 {
     return (int64_t)rank * shape->chunks + chunk;
-}
-
-static double hop_time(double latency, double bytes, double bandwidth)
-{
-    return latency + (bandwidth > 0.0 ? bytes / bandwidth : 0.0);
-}
-
-static void take_links(dp__shape_t *shape, const dp_costs_t *costs)
-{
-    const dp_topology_t *t = costs->topology;
-
-    shape->near_hop = t != NULL ? hop_time(t->near_hop, costs->bytes, t->near_bandwidth)
-                                : hop_time(costs->hop, costs->bytes, costs->bandwidth);
-    shape->far_hop = t != NULL ? hop_time(t->far_hop, costs->bytes, t->far_bandwidth) : shape->near_hop;
-    shape->host_of = t != NULL ? t->host_of : NULL;
 }
 
 double dp__shape_cost(const dp__shape_t *shape, int32_t rank, const dp_op_t *op)
@@ -42,7 +28,9 @@ double dp__shape_cost(const dp__shape_t *shape, int32_t rank, const dp_op_t *op)
 
 double dp__shape_hop(const dp__shape_t *shape, int32_t from, int32_t to)
 {
-    return shape->host_of == NULL || shape->host_of[from] == shape->host_of[to] ? shape->near_hop : shape->far_hop;
+    dp__message_time_t time = dp__costs_message(shape->costs, from, to);
+
+    return time.hop + time.link;
 }
 
 dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__shape_t *shape)
@@ -57,11 +45,11 @@ dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *cost
                            .share = part,
                            .cost = {costs->f * part, dp_costs_backward(costs) * part, costs->i * part, costs->w * part,
                                     dp_costs_pair(costs) * part},
+                           .costs = costs,
                            .scale = costs->stage_scale,
                            .barrier = costs->barrier != 0.0};
     if (costs->f + dp_costs_backward(costs) > 0.0)
         shape->forward_share = costs->f / (costs->f + dp_costs_backward(costs));
-    take_links(shape, costs);
     shape->places = dp__calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
     if (shape->places == NULL)
         return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", schedule->ranks);

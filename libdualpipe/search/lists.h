@@ -12,12 +12,11 @@ typedef struct dp__shape {
     dp_placement_t placement;
     int32_t ranks, microbatches, chunks;
     int32_t path_microbatches;
-    double share;             /* of a rank's stage inputs that a chunk holds */
-    double cost[5];           /* of a chunk, by dp_op_kind_t, */
-    const double *scale;      /* times these, by stage; borrowed from the costs; NULL: 1 */
-    double forward_share;     /* of a pair's time, by its forward's scale */
-    double near_hop, far_hop; /* of a message: latency, and its bytes at the link's bandwidth */
-    const int32_t *host_of;   /* [ranks] borrowed from the costs; NULL: all on one */
+    double share;            /* of a rank's stage inputs that a chunk holds */
+    double cost[5];          /* of a chunk, by dp_op_kind_t, */
+    const double *scale;     /* times these, by stage; borrowed from the costs; NULL: 1 */
+    double forward_share;    /* of a pair's time, by its forward's scale */
+    const dp_costs_t *costs; /* borrowed */
     bool barrier;
     dp_place_t *places; /* [ranks * chunks] */
 } dp__shape_t;

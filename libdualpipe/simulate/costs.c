@@ -58,9 +58,9 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
         if (!in_bounds(all[k].value))
             return dp_fail(DP_ERR_INVALID, "simulate: cost %s is %g; it has to be between 0 and %g", all[k].name,
                            all[k].value, DP__COST_MAX);
-    if (!in_bounds(dp__costs_link(resolved_out)))
+    if (resolved_out->bandwidth > 0.0 && !in_bounds(resolved_out->bytes / resolved_out->bandwidth))
         return dp_fail(DP_ERR_INVALID, "simulate: a message takes %g on its link; %g is the most",
-                       dp__costs_link(resolved_out), DP__COST_MAX);
+                       resolved_out->bytes / resolved_out->bandwidth, DP__COST_MAX);
     for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
         if (!in_bounds(costs->stage_scale[s]))
             return dp_fail(DP_ERR_INVALID, "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
@@ -70,9 +70,16 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     return DP_OK;
 }
 
-double dp__costs_link(const dp_costs_t *resolved)
+dp__message_time_t dp__costs_message(const dp_costs_t *costs, int32_t from, int32_t to)
 {
-    return resolved->bandwidth > 0.0 ? resolved->bytes / resolved->bandwidth : 0.0;
+    const dp_topology_t *t = costs->topology;
+    bool near = t == NULL || t->host_of == NULL || t->host_of[from] == t->host_of[to];
+    double bandwidth = t == NULL ? costs->bandwidth : near ? t->near_bandwidth : t->far_bandwidth;
+
+    return (dp__message_time_t){.link = bandwidth > 0.0 ? costs->bytes / bandwidth : 0.0,
+                                .hop = t == NULL ? costs->hop
+                                       : near    ? t->near_hop
+                                                 : t->far_hop};
 }
 
 /* A pair gains or loses by being overlapped in proportion to what its sides cost alone. */

@@ -16,8 +16,11 @@ extern const char *const dp__segment_names[DP_SEGMENT_COSTS];
 /* Copies costs with b and fb replaced by what they stand for. stages: length of stage_scale. */
 dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out);
 
-/* How long a message occupies its link. */
-double dp__costs_link(const dp_costs_t *resolved);
+/* What a message takes from one rank to another: its bytes the link, and then its latency. */
+typedef struct dp__message_time {
+    double link, hop;
+} dp__message_time_t;
+dp__message_time_t dp__costs_message(const dp_costs_t *costs, int32_t from, int32_t to);
 
 /* Time of an operation of that scale; scale2 is of the backward side. parts[1]: 0 but for FB. */
 void dp__costs_of(const dp_costs_t *resolved, int op, double scale, double scale2, double parts[2]);

@@ -4,77 +4,42 @@
 #include "simulate/formula.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
-/* PipeDream-Flush, arXiv 2006.09503; GPipe, arXiv 1811.06965. */
-static double fill_and_drain(double p, double v, const dp_costs_t *c)
-{
-    (void)v;
-    return (p - 1.0) * (c->f + c->b);
-}
+/* What each rank loses: (ranks / of - 1) times the sum of what stands below, and a chunk's part. */
+static const struct formula {
+    const char *method;
+    double of, f, b, i, w, fb;
+    bool of_chunk;
+} formulas[] = {
+    /* GPipe, arXiv 1811.06965; PipeDream-Flush, arXiv 2006.09503 */
+    {"gpipe", .of = 1, .f = 1, .b = 1},
+    {"1f1b", .of = 1, .f = 1, .b = 1},
+    /* arXiv 2104.04473, section 2.2; of overlapped pairs as long as F + B */
+    {"interleaved", .of = 1, .f = 1, .b = 1, .of_chunk = true},
+    {"interleaved_overlap", .of = 1, .f = 1, .b = 1, .of_chunk = true},
+    /* ZB-H1: DeepSeek-V3, arXiv 2412.19437, table 2; arXiv 2401.10241 */
+    {"zb1p", .of = 1, .f = 1, .b = 1, .w = -2},
+    /* arXiv 2405.15362: no bubble but the way of one chunk's forward down the ranks */
+    {"zbv", .of = 1, .f = 1, .of_chunk = true},
+    /* the same, table 1: parts of what 1F1B loses */
+    {"v-half", .of = 1, .f = 1.0 / 2, .i = 1.0 / 2, .w = 1.0 / 2},
+    {"v-min", .of = 1, .f = 2.0 / 3, .i = 2.0 / 3, .w = 2.0 / 3},
+    /* DeepSeek-V3, table 2; deepseek-ai/DualPipe, README: with two stages of half a device */
+    {"dualpipe", .of = 2, .fb = 1, .b = 1, .w = -3},
+    {"dualpipev", .of = 1, .fb = 1, .b = 1, .w = -3, .of_chunk = true},
+};
 
-/* Interleaved 1F1B: arXiv 2104.04473, section 2.2; of overlapped pairs as long as F + B. */
-static double interleaved(double p, double v, const dp_costs_t *c)
+double dp__formula_bubble(const dp_schedule_t *schedule, const dp_costs_t *c)
 {
-    return (p - 1.0) * (c->f + c->b) / v;
-}
+    for (size_t k = 0; k < sizeof(formulas) / sizeof(formulas[0]) && !schedule->forward_only; k++) {
+        const struct formula *x = &formulas[k];
 
-/* ZB-H1: DeepSeek-V3, arXiv 2412.19437, table 2; arXiv 2401.10241. */
-static double zero_bubble_h1(double p, double v, const dp_costs_t *c)
-{
-    (void)v;
-    return (p - 1.0) * (c->f + c->b - 2.0 * c->w);
-}
-
-/* ZB-V, arXiv 2405.15362: no bubble but the way of one chunk's forward down the ranks. */
-static double zero_bubble_v(double p, double v, const dp_costs_t *c)
-{
-    return (p - 1.0) * c->f / v;
-}
-
-/* arXiv 2405.15362, table 1: parts of what 1F1B loses. */
-static double v_half(double p, double v, const dp_costs_t *c)
-{
-    (void)v;
-    return (p - 1.0) * (c->f + c->i + c->w) / 2.0;
-}
-
-static double v_min(double p, double v, const dp_costs_t *c)
-{
-    (void)v;
-    return (p - 1.0) * (c->f + c->i + c->w) * 2.0 / 3.0;
-}
-
-/* DeepSeek-V3, arXiv 2412.19437, table 2. */
-static double dualpipe(double p, double v, const dp_costs_t *c)
-{
-    (void)v;
-    return (p / 2.0 - 1.0) * (c->fb + c->b - 3.0 * c->w);
-}
-
-/* deepseek-ai/DualPipe, README: the same with two stages of half a device on each rank. */
-static double dualpipev(double p, double v, const dp_costs_t *c)
-{
-    return (p - 1.0) * (c->fb + c->b - 3.0 * c->w) / v;
-}
-
-double dp__formula_bubble(const dp_schedule_t *schedule, const dp_costs_t *resolved)
-{
-    static const struct {
-        const char *method;
-        double (*bubble)(double p, double v, const dp_costs_t *costs);
-    } formulas[] = {
-        {"gpipe", fill_and_drain},    {"1f1b", fill_and_drain},
-        {"interleaved", interleaved}, {"interleaved_overlap", interleaved},
-        {"zb1p", zero_bubble_h1},     {"zbv", zero_bubble_v},
-        {"v-half", v_half},           {"v-min", v_min},
-        {"dualpipe", dualpipe},       {"dualpipev", dualpipev},
-    };
-
-    if (schedule->forward_only)
-        return (double)NAN;
-    for (size_t i = 0; i < sizeof(formulas) / sizeof(formulas[0]); i++)
-        if (strcmp(schedule->method, formulas[i].method) == 0)
-            return formulas[i].bubble(schedule->ranks, schedule->chunks, resolved);
+        if (strcmp(schedule->method, x->method) == 0)
+            return (schedule->ranks / x->of - 1.0) *
+                   (x->f * c->f + x->b * c->b + x->i * c->i + x->w * c->w + x->fb * c->fb) /
+                   (x->of_chunk ? schedule->chunks : 1);
+    }
     return (double)NAN;
 }

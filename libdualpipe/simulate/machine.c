@@ -50,7 +50,7 @@ typedef struct run {
     dp__rank_result_t *results;
     uint16_t names[DP_ROLE_COMBINE + 1]; /* by role */
     message_t *messages;
-    ends_t *ends;      /* of each message; NULL for commands under CREDITS */
+    ends_t *ends;      /* of each message; none for commands under CREDITS */
     double *link_free; /* by link */
     rank_state_t *ranks;
     double *events; /* of all ranks */
@@ -96,13 +96,13 @@ static double take_link(run_t *run, int32_t channel, double time)
     double *link_free = &run->link_free[run->model->link[channel]];
     double leaves = later_of(time, *link_free);
 
-    *link_free = leaves + run->model->link_time[channel];
+    *link_free = leaves + run->model->message_time[channel].link;
     return leaves;
 }
 
 static double transfer_time(const run_t *run, int32_t channel)
 {
-    return run->model->link_time[channel] + run->model->hop[channel];
+    return run->model->message_time[channel].link + run->model->message_time[channel].hop;
 }
 
 static void release_slot(run_t *run, int32_t channel, int32_t number, double time)
@@ -173,7 +173,7 @@ static bool send_message(run_t *run, int32_t rank, int stream, int32_t channel, 
     if (slot < 0.0)
         return false;
     leaves = take_link(run, channel, later_of(later_of(*time, made), slot));
-    *time = leaves + (run->machine->commands != NULL ? run->model->link_time[channel] : 0.0);
+    *time = leaves + (run->machine->commands != NULL ? run->model->message_time[channel].link : 0.0);
     message_of(run, channel, number)->begun = leaves;
     keep_transfer(run, rank, DP_SPAN_SEND, channel, number, chunk, microbatch, leaves,
                   leaves + transfer_time(run, channel));
@@ -531,15 +531,9 @@ static dp_status_t prepare_run(run_t *run)
 
     for (int32_t r = 0; r < program->ranks && commands != NULL; r++)
         events += (size_t)commands[r].nevents;
-    run->messages = dp__calloc((size_t)messages + 1, sizeof(*run->messages));
-    run->ranks = dp__calloc((size_t)program->ranks, sizeof(*run->ranks));
-    run->queue = dp__calloc((size_t)program->ranks, sizeof(*run->queue));
-    run->link_free = dp__calloc((size_t)program->nchannels + 1, sizeof(*run->link_free));
-    run->events = dp__calloc(events + 1, sizeof(*run->events));
-    if (has_ends)
-        run->ends = dp__calloc((size_t)messages + 1, sizeof(*run->ends));
-    if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->link_free == NULL ||
-        run->events == NULL || (has_ends && run->ends == NULL))
+    if (!dp__arrays(DP__ARRAY(run->ranks, program->ranks), DP__ARRAY(run->queue, program->ranks),
+                    DP__ARRAY(run->link_free, program->nchannels), DP__ARRAY(run->events, events),
+                    DP__ARRAY(run->messages, messages), DP__ARRAY(run->ends, has_ends ? messages : 0)))
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %lld messages", (long long)messages);
     for (int64_t m = 0; m < messages; m++)
         run->messages[m] = (message_t){-1.0, -1.0};
@@ -574,12 +568,7 @@ dp_status_t dp__machine_run(const dp__machine_t *machine, dp__rank_result_t *res
     }
     for (int32_t r = 0; r < run.program->ranks && status >= 0; r++)
         status = (commands ? check_commands : check_operations)(&run, r);
-    dp__free(run.events);
-    dp__free(run.messages);
-    dp__free(run.ends);
     dp__free(run.ranks);
-    dp__free(run.queue);
-    dp__free(run.link_free);
     return status;
 }
 

@@ -11,15 +11,12 @@
 #include "program/passes.h"
 #include "simulate/costs.h"
 
-static dp_status_t make_chunks(dp__model_t *model)
+static void make_chunks(dp__model_t *model)
 {
     const dp_schedule_t *schedule = model->program->schedule;
     int32_t chunks = schedule->chunks;
     const double *scale = model->costs.stage_scale;
 
-    model->chunks = dp__calloc((size_t)schedule->ranks * (size_t)chunks, sizeof(*model->chunks));
-    if (model->chunks == NULL)
-        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", schedule->ranks);
     for (int32_t r = 0; r < schedule->ranks; r++) {
         for (int32_t c = 0; c < chunks; c++) {
             dp__model_chunk_t *chunk = &model->chunks[(int64_t)r * chunks + c];
@@ -33,16 +30,12 @@ static dp_status_t make_chunks(dp__model_t *model)
             chunk->next_here = place.next_rank == r ? (int16_t)place.next_chunk : -1;
         }
     }
-    return DP_OK;
 }
 
 static dp_status_t number_messages(dp__model_t *model)
 {
     const dp_program_t *program = model->program;
 
-    model->first_message = dp__calloc((size_t)program->nchannels + 1, sizeof(*model->first_message));
-    if (model->first_message == NULL)
-        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d channels", program->nchannels);
     for (int32_t c = 0; c < program->nchannels; c++) {
         const dp_channel_t *channel = &program->channels[c];
 
@@ -77,11 +70,8 @@ static dp_status_t number_links(dp__model_t *model)
     link_key_t *keys = dp__calloc(n + 1, sizeof(*keys));
     int32_t link = -1;
 
-    model->link = dp__calloc(n + 1, sizeof(*model->link));
-    if (keys == NULL || model->link == NULL) {
-        dp__free(keys);
+    if (keys == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %zu channels", n);
-    }
     for (size_t c = 0; c < n; c++)
         keys[c] = (link_key_t){program->channels[c].src, program->channels[c].dst, (int32_t)c};
     qsort(keys, n, sizeof(*keys), by_ranks);
@@ -94,27 +84,18 @@ static dp_status_t number_links(dp__model_t *model)
     return DP_OK;
 }
 
-/* Every channel's own times, by where its two ranks live. */
+/* By where the two ranks of each channel live. */
 static dp_status_t time_links(dp__model_t *model)
 {
     const dp_topology_t *t = model->costs.topology;
-    const dp_costs_t *costs = &model->costs;
-    size_t n = (size_t)model->program->nchannels;
 
-    model->link_time = dp__calloc(n + 1, sizeof(*model->link_time));
-    model->hop = dp__calloc(n + 1, sizeof(*model->hop));
-    if (model->link_time == NULL || model->hop == NULL)
-        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the times of %zu channels", n);
     if (t != NULL && t->ranks != model->program->ranks)
         return dp_fail(DP_ERR_INVALID, "simulate: the topology has %d ranks, the schedule %d", t->ranks,
                        model->program->ranks);
-    for (size_t c = 0; c < n; c++) {
+    for (int32_t c = 0; c < model->program->nchannels; c++) {
         const dp_channel_t *channel = &model->program->channels[c];
-        bool near = t == NULL || t->host_of == NULL || t->host_of[channel->src] == t->host_of[channel->dst];
-        double bandwidth = t == NULL ? costs->bandwidth : near ? t->near_bandwidth : t->far_bandwidth;
 
-        model->hop[c] = t == NULL ? costs->hop : near ? t->near_hop : t->far_hop;
-        model->link_time[c] = bandwidth > 0.0 ? costs->bytes / bandwidth : 0.0;
+        model->message_time[c] = dp__costs_message(&model->costs, channel->src, channel->dst);
     }
     return DP_OK;
 }
@@ -232,10 +213,15 @@ dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs,
         return dp_fail(DP_ERR_INVALID, "simulate: the program is not one of its schedule");
     model->microbatches = dp_schedule_path_microbatches(schedule, 0);
     status = dp__costs_resolve(costs, dp_schedule_stages(schedule), &model->costs);
-    if (status >= 0)
-        status = make_chunks(model);
-    if (status >= 0)
-        status = number_messages(model);
+    if (status >= 0 && !dp__arrays(DP__ARRAY(model->chunks, (size_t)program->ranks * (size_t)program->chunks),
+                                   DP__ARRAY(model->first_message, program->nchannels + 1),
+                                   DP__ARRAY(model->link, program->nchannels + 1),
+                                   DP__ARRAY(model->message_time, program->nchannels + 1)))
+        status = dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", program->ranks);
+    if (status < 0)
+        return status;
+    make_chunks(model);
+    status = number_messages(model);
     if (status >= 0)
         status = number_links(model);
     if (status >= 0)
@@ -246,12 +232,5 @@ dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs,
 void dp__model_clear(dp__model_t *model)
 {
     dp__free(model->chunks);
-    dp__free(model->first_message);
-    dp__free(model->link);
-    dp__free(model->link_time);
-    dp__free(model->hop);
     model->chunks = NULL;
-    model->first_message = NULL;
-    model->link = NULL;
-    model->link_time = model->hop = NULL;
 }

@@ -4,7 +4,7 @@
 #ifndef DP_SIMULATE_MODEL_H
 #define DP_SIMULATE_MODEL_H
 
-#include <dualpipe/simulate.h>
+#include "simulate/costs.h"
 
 typedef struct dp__model_chunk {
     double scale; /* of its costs */
@@ -21,8 +21,8 @@ typedef struct dp__model {
     dp__model_chunk_t *chunks; /* [ranks * chunks] */
     /* [nchannels]: channels from one rank to the same other share a link */
     int32_t *link;
-    double *link_time, *hop; /* [nchannels]: how long a message takes the link, and its latency */
-    int64_t *first_message;  /* [nchannels + 1]: message i of channel c is first_message[c] + i */
+    dp__message_time_t *message_time; /* [nchannels] */
+    int64_t *first_message;           /* [nchannels + 1]: message i of channel c is first_message[c] + i */
 } dp__model_t;
 
 /* Every id is inside its bounds afterwards. Free with dp__model_clear, also after a failure. */

@@ -96,10 +96,8 @@ static dp_status_t sum_up_ranks(const dp__model_t *model, const dp__rank_result_
 static dp_status_t allocate_result(const dp_program_t *program, int64_t spans, dp_simulation_t *result)
 {
     result->ranks = program->ranks;
-    result->bubble = dp__calloc((size_t)program->ranks, sizeof(*result->bubble));
-    result->peak_activations = dp__calloc((size_t)program->ranks, sizeof(*result->peak_activations));
-    result->peak_backward_buffers = dp__calloc((size_t)program->ranks, sizeof(*result->peak_backward_buffers));
-    if (result->bubble == NULL || result->peak_activations == NULL || result->peak_backward_buffers == NULL)
+    if (!dp__arrays(DP__ARRAY(result->bubble, program->ranks), DP__ARRAY(result->peak_activations, program->ranks),
+                    DP__ARRAY(result->peak_backward_buffers, program->ranks)))
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the figures of %d ranks", program->ranks);
     return spans > 0 ? dp_timeline_create(program->ranks, spans, &result->timeline) : DP_OK;
 }
@@ -166,9 +164,7 @@ void dp_simulation_clear(dp_simulation_t *result)
 
     if (!DP_REACHES(result, dp_simulation_t, peak_backward_buffers))
         return;
-    dp__free(result->peak_backward_buffers);
     dp__free(result->bubble);
-    dp__free(result->peak_activations);
     dp_timeline_free(result->timeline);
     dp_sized_put(result, &empty);
 }
