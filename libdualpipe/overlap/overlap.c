@@ -57,6 +57,7 @@ typedef struct planning {
     double *given;             /* urgencies: when each node began in the given schedule */
     dp__overlap_call_t *calls; /* of all ranks, */
     int64_t *counts;           /* and how many of each */
+    dp_overlap_result_t *found;
     int32_t tried;
 } planning_t;
 
@@ -139,7 +140,8 @@ static void copy_plan(const planning_t *x, const plan_t *from, plan_t *to)
     memcpy(to->starts, from->starts, (size_t)x->graph.nodes * sizeof(*to->starts));
 }
 
-/* Whether the order of a plan can be run by ranks that do one thing after the other. */
+/* Whether the order of a plan can be run by ranks that do one thing after the other. If so, its
+ * schedule is the best one. */
 static bool is_sound(planning_t *x, const plan_t *plan)
 {
     dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
@@ -152,8 +154,14 @@ static bool is_sound(planning_t *x, const plan_t *plan)
     if (status >= 0)
         status = dp__program_make(schedule, &options, &program);
     dp_program_free(program);
-    dp_schedule_free(schedule);
-    return status >= 0;
+    if (status < 0) {
+        dp_schedule_free(schedule);
+        return false;
+    }
+    dp_schedule_free(x->found->schedule);
+    x->found->schedule = schedule;
+    x->found->peak = dp__overlap_run_peak(x->run);
+    return true;
 }
 
 /* Keeps the best, and goes on from what is little worse. */
@@ -367,13 +375,6 @@ static dp_status_t search_plan(planning_t *x)
                : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found", x->problem.cap);
 }
 
-static dp_status_t write_schedule(planning_t *x, dp_overlap_result_t *found)
-{
-    (void)dp__overlap_run(x->run, &x->best.rules, x->best.urgency, false, INFINITY, x->calls, x->counts);
-    found->peak = dp__overlap_run_peak(x->run);
-    return dp__overlap_braids(&x->problem, x->request.schedule, x->calls, x->counts, &found->schedule);
-}
-
 /* ---- the proof ---- */
 
 /* Of a run like that of any schedule. */
@@ -440,8 +441,8 @@ static void close_planning(planning_t *x)
 
 dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_result_t *result)
 {
-    planning_t x = {.tried = 0};
     dp_overlap_result_t found = {.struct_size = sizeof(found)};
+    planning_t x = {.found = &found};
     dp_status_t status = dp__sized_check("plan: the result", result, "dp_overlap_result_t", DP_OVERLAP_RESULT_MIN);
 
     if (status < 0)
@@ -450,8 +451,6 @@ dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_resu
     status = open_problem(request, &x);
     if (status >= 0)
         status = search_plan(&x);
-    if (status >= 0)
-        status = write_schedule(&x, &found);
     if (status >= 0)
         status = keep_shorter(&x, &found);
     if (status >= 0) {

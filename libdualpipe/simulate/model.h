@@ -22,7 +22,8 @@ typedef struct dp__model {
     /* [nchannels]: channels from one rank to the same other share a link */
     int32_t *link;
     dp__message_time_t *message_time; /* [nchannels] */
-    int64_t *first_message;           /* [nchannels + 1]: message i of channel c is first_message[c] + i */
+    /* [nchannels + 1]: message i of channel c is first_message[c] + i */
+    int64_t *first_message;
 } dp__model_t;
 
 /* Every id is inside its bounds afterwards. Free with dp__model_clear, also after a failure. */

@@ -308,7 +308,7 @@ START_TEST(a_row_by_hand)
                            "mlp.F=3.5\nmlp.I=4\nmlp.W=2\n"
                            "combine.F=1.25\ncombine.I=2\ncombine.W=0\n"
                            "STAGE_SCALE=1\n");
-    ck_assert_int_eq(dp_measured_costs_write(&got, full, &(int){0}), DP_ERR_IO); /* it is one block */
+    ck_assert_int_eq(dp_measured_costs_write(&got, full, &(int){0}), DP_ERR_IO);
     dp_measured_costs_clear(&got);
     ck_assert_int_eq(dp_measured_costs_write(&got, append, text), DP_ERR_INVALID);
     dp_timeline_free(timeline);
