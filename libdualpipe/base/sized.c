@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * sized.c: what is wrong with a struct that says its size. */
 #include "base/sized.h"
+#include "base/do.h"
 
 dp_status_t dp__sized_check(const char *what, const void *s, const char *type, size_t least)
 {
@@ -19,11 +20,9 @@ dp_status_t dp__sized_check(const char *what, const void *s, const char *type, s
 dp_status_t dp__sized_take(const char *what, const char *type, size_t least, void *to, size_t to_bytes,
                            const void *from)
 {
-    dp_status_t status = dp__sized_check(what, from, type, least);
     uint32_t set;
 
-    if (status < 0)
-        return status;
+    DO(dp__sized_check(what, from, type, least));
     set = dp_sized_take(to, (uint32_t)to_bytes, from);
     if (set == 0)
         return DP_OK;

@@ -3,6 +3,7 @@
  * head_file.c: opening a file of a checkpoint, and reading its head. */
 #include "config.h"
 
+#include "base/do.h"
 #include "base/memory.h"
 #include "checkpoint/files.h"
 #include "checkpoint/read.h"
@@ -73,9 +74,7 @@ dp_status_t dp__head_read(const char *path, dp__header_t *header)
     int fd;
 
     *header = (dp__header_t){0};
-    status = dp__file_open(path, &fd, &bytes);
-    if (status < 0)
-        return status;
+    DO(dp__file_open(path, &fd, &bytes));
     status = read_head(fd, path, bytes, header);
     close(fd);
     return status;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * header_parse.c: reading the head of a safetensors file. Nothing in it is believed before it was
  * checked: sizes are products that fit, tensors lie side by side and fill the file. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "checkpoint/header.h"
 #include "checkpoint/json.h"
@@ -209,7 +210,6 @@ dp_status_t dp__header_parse(char *text, uint32_t length, uint64_t file_bytes, d
     reading_t r = {.json = dp__json_begin(text, length), .header = header_out};
     unsigned char head[DP__LENGTH_BYTES];
     dp__xxh64_t digest;
-    dp_status_t status;
 
     *header_out = (dp__header_t){.text = text, .length = length};
     for (int i = 0; i < DP__LENGTH_BYTES; i++)
@@ -221,6 +221,6 @@ dp_status_t dp__header_parse(char *text, uint32_t length, uint64_t file_bytes, d
     text[length] = '\0';
     if (!read_header(&r))
         return dp__json_status(&r.json, "its head");
-    status = check_places(header_out, file_bytes);
-    return status < 0 ? status : check_metadata(&r);
+    DO(check_places(header_out, file_bytes));
+    return check_metadata(&r);
 }

@@ -3,6 +3,7 @@
  * index.c: making and reading the index of a checkpoint. */
 #include "checkpoint/index.h"
 
+#include "base/do.h"
 #include "base/memory.h"
 #include "checkpoint/header.h"
 #include "checkpoint/json.h"
@@ -200,13 +201,10 @@ static dp_status_t check_digest(char *text, size_t bytes)
 dp_status_t dp__index_parse(char *text, size_t bytes, dp__index_t *index_out)
 {
     reading_t r = {.json = dp__json_begin(text, bytes), .index = index_out};
-    dp_status_t status;
 
     *index_out = (dp__index_t){.text = text};
     text[bytes] = '\0';
-    status = check_digest(text, bytes);
-    if (status < 0)
-        return status;
+    DO(check_digest(text, bytes));
     if (!read_index(&r))
         return dp__json_status(&r.json, "it");
     if (r.seen != 127)

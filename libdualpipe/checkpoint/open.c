@@ -3,6 +3,7 @@
  * open.c: opening a checkpoint: its index is held against the heads of its files. */
 #include "config.h"
 
+#include "base/do.h"
 #include "base/memory.h"
 #include "checkpoint/files.h"
 #include "checkpoint/names.h"
@@ -23,12 +24,10 @@ static dp_status_t read_index(dp_checkpoint_t *c)
     char path[DP__PATH_BYTES], *text;
     uint64_t bytes;
     int fd;
-    dp_status_t status = dp__path(path, c->folder, DP__INDEX_NAME);
+    dp_status_t status = DP_OK;
 
-    if (status >= 0)
-        status = dp__file_open(path, &fd, &bytes);
-    if (status < 0)
-        return status;
+    DO(dp__path(path, c->folder, DP__INDEX_NAME));
+    DO(dp__file_open(path, &fd, &bytes));
     text = bytes <= DP__INDEX_MOST ? dp__allocate(bytes + 1, 16) : NULL;
     if (text == NULL)
         status = bytes <= DP__INDEX_MOST ? dp_fail(DP_ERR_NOMEM, "%s: no memory to read it", path)
@@ -115,19 +114,15 @@ static dp_status_t compare_lists(dp_checkpoint_t *c)
 static dp_status_t open_all(dp_checkpoint_t *c, const char *folder, uint64_t step)
 {
     char name[DP__FILE_NAME_BYTES];
-    dp_status_t status;
 
     dp__step_name(name, step, false);
-    status = dp__path(c->folder, folder, name);
-    if (status >= 0)
-        status = read_index(c);
-    if (status >= 0 && c->index.step != step)
-        status = dp_fail(DP_ERR_INVALID, "%s: the index is of step %" PRIu64, c->folder, c->index.step);
-    if (status >= 0)
-        status = read_heads(c);
-    if (status >= 0)
-        status = gather_places(c);
-    return status < 0 ? status : compare_lists(c);
+    DO(dp__path(c->folder, folder, name));
+    DO(read_index(c));
+    if (c->index.step != step)
+        return dp_fail(DP_ERR_INVALID, "%s: the index is of step %" PRIu64, c->folder, c->index.step);
+    DO(read_heads(c));
+    DO(gather_places(c));
+    return compare_lists(c);
 }
 
 dp_status_t dp_checkpoint_open(const char *folder, uint64_t step, dp_checkpoint_t **checkpoint_out)

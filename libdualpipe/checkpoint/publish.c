@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * publish.c: makes a checkpoint of the files of all ranks; finds, keeps and removes checkpoints. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "checkpoint/files.h"
 #include "checkpoint/index.h"
@@ -87,13 +88,11 @@ static dp_status_t write_index(const collected_t *c, const char *folder)
 {
     char path[DP__PATH_BYTES], partial[DP__PATH_BYTES + 16], *text;
     size_t bytes;
-    dp_status_t status = dp__path(path, folder, DP__INDEX_NAME);
+    dp_status_t status;
     int fd;
 
-    if (status >= 0)
-        status = dp__index_make(&c->index, &text, &bytes);
-    if (status < 0)
-        return status;
+    DO(dp__path(path, folder, DP__INDEX_NAME));
+    DO(dp__index_make(&c->index, &text, &bytes));
     snprintf(partial, sizeof(partial), "%s.partial", path);
     fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
@@ -214,13 +213,12 @@ dp_status_t dp_checkpoint_newest(const char *folder, uint64_t below, uint64_t *s
 static dp_status_t retire_step(const char *folder, uint64_t step)
 {
     char path[DP__PATH_BYTES], partial[DP__PATH_BYTES];
-    dp_status_t status = path_of(path, folder, step, false);
 
-    if (status >= 0)
-        status = path_of(partial, folder, step, true);
-    if (status >= 0 && rename(path, partial) != 0)
-        status = dp__io_fail(path);
-    return status < 0 ? status : dp__folder_remove(partial);
+    DO(path_of(path, folder, step, false));
+    DO(path_of(partial, folder, step, true));
+    if (rename(path, partial) != 0)
+        return dp__io_fail(path);
+    return dp__folder_remove(partial);
 }
 
 dp_status_t dp__checkpoint_keep(const char *folder, uint64_t step, int32_t keep)

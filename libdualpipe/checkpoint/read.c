@@ -3,6 +3,7 @@
  * read.c: what is in an open checkpoint; tensors are held against their digests. */
 #include "config.h"
 
+#include "base/do.h"
 #include "checkpoint/read.h"
 
 #include "base/memory.h"
@@ -25,11 +26,9 @@ uint32_t dp_checkpoint_count(const dp_checkpoint_t *c)
 dp_status_t dp_checkpoint_tensor(const dp_checkpoint_t *c, uint32_t i, dp_checkpoint_tensor_t *tensor_out)
 {
     dp_checkpoint_tensor_t tensor = {.struct_size = sizeof(tensor)};
-    dp_status_t status = dp__sized_check("dp_checkpoint_tensor: tensor_out", tensor_out, "dp_checkpoint_tensor_t",
-                                         DP_CHECKPOINT_TENSOR_MIN);
 
-    if (status < 0)
-        return status;
+    DO(dp__sized_check("dp_checkpoint_tensor: tensor_out", tensor_out, "dp_checkpoint_tensor_t",
+                       DP_CHECKPOINT_TENSOR_MIN));
     if (i >= c->count)
         return dp_fail(DP_ERR_INVALID, "tensor %u: the checkpoint has %u", i, c->count);
     tensor.dtype = c->places[i].tensor->dtype;

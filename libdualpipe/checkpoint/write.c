@@ -3,6 +3,7 @@
  * write.c: one rank's file: the tensors, while their digests are taken, then the head with them. */
 #include "config.h"
 
+#include "base/do.h"
 #include "checkpoint/write.h"
 
 #include "base/memory.h"
@@ -29,32 +30,30 @@ static void start_disk(int fd, uint64_t at, size_t bytes)
 static dp_status_t write_tensor(const dp__write_t *w, dp__tensor_t *t, int fd, const char *path, uint64_t start)
 {
     const uint64_t bytes = t->end - t->begin;
-    dp_status_t status = DP_OK;
     dp__xxh64_t digest;
 
     dp__xxh64_begin(&digest);
-    for (uint64_t at = 0; at < bytes && status >= 0; at += BLOCK) {
+    for (uint64_t at = 0; at < bytes; at += BLOCK) {
         const size_t n = bytes - at < BLOCK ? (size_t)(bytes - at) : BLOCK;
 
         if (__atomic_load_n(w->stop, __ATOMIC_RELAXED) != 0)
             return dp_fail(DP_ERR_ABORTED, "%s: given up", path);
         dp__xxh64_add(&digest, w->data + t->begin + at, n);
-        status = dp__file_write(fd, path, w->data + t->begin + at, n, start + t->begin + at);
+        DO(dp__file_write(fd, path, w->data + t->begin + at, n, start + t->begin + at));
         start_disk(fd, start + t->begin + at, n);
     }
     t->digest = dp__xxh64_end(&digest);
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t write_file(const dp__write_t *w, const char *path)
 {
     size_t head_bytes;
     char *head;
-    dp_status_t status = dp__header_make(w->step, w->tensors, w->n, w->parameters, &head, &head_bytes);
+    dp_status_t status = DP_OK;
     int fd;
 
-    if (status < 0)
-        return status;
+    DO(dp__header_make(w->step, w->tensors, w->n, w->parameters, &head, &head_bytes));
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         dp__free(head);

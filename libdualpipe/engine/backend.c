@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * backend.c: which comm plugins a pipeline uses: one, two that are joined ("shm+ofi": within a
  * host, and between hosts), or what fits the job ("auto"). */
+#include "base/do.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -42,10 +43,8 @@ dp_status_t dp__backend_name(const char *given, char name[DP__NAME_BYTES])
     char comm[DP__NAME_BYTES], near[DP__NAME_BYTES], far[DP__NAME_BYTES];
     const char *plus;
     size_t n;
-    dp_status_t status = dp__plugin_named("comm", given, comm);
 
-    if (status < 0)
-        return status;
+    DO(dp__plugin_named("comm", given, comm));
     if (comm[0] == '\0' || strcmp(comm, DP__AUTO) == 0) {
         snprintf(name, DP__NAME_BYTES, "%s", DP__AUTO);
         return DP_OK;
@@ -57,15 +56,13 @@ dp_status_t dp__backend_name(const char *given, char name[DP__NAME_BYTES])
     if (plus[1] == '\0')
         return dp_fail(DP_ERR_INVALID, "comm \"%.80s\": two comm backends are said as NEAR+FAR: shm+ofi", comm);
     snprintf(near, sizeof(near), "%.*s", (int)n, comm);
-    status = dp__full_name("comm", near, "", near);
-    if (status >= 0)
-        status = dp__full_name("comm", plus + 1, "", far);
-    if (status >= 0 && strlen(near) + strlen(far) + 2 > DP__NAME_BYTES)
+    DO(dp__full_name("comm", near, "", near));
+    DO(dp__full_name("comm", plus + 1, "", far));
+    if (strlen(near) + strlen(far) + 2 > DP__NAME_BYTES)
         return dp_fail(DP_ERR_INVALID, "the names of two comm backends have more than %d characters together",
                        DP__NAME_BYTES - 2);
-    if (status >= 0)
-        memcpy(stpcpy(stpcpy(name, near), "+"), far, strlen(far) + 1);
-    return status;
+    memcpy(stpcpy(stpcpy(name, near), "+"), far, strlen(far) + 1);
+    return DP_OK;
 }
 
 /* ---- one, or two ---- */
@@ -74,13 +71,11 @@ static dp_status_t load(const char *name, const dp_comm_vt_t **vt_out)
 {
     const dp_plugin_t *plugin;
     const void *table;
-    dp_status_t status = dp_plugin_load(name, &plugin);
 
-    if (status >= 0)
-        status = dp_plugin_interface(plugin, DP_IFACE_COMM, DP_COMM_VT_MIN, &table);
-    if (status >= 0)
-        *vt_out = table;
-    return status;
+    DO(dp_plugin_load(name, &plugin));
+    DO(dp_plugin_interface(plugin, DP_IFACE_COMM, DP_COMM_VT_MIN, &table));
+    *vt_out = table;
+    return DP_OK;
 }
 
 /* The first rank that does not live where rank 0 does. */
@@ -96,27 +91,24 @@ static int32_t first_abroad(const dp_host_places_t *places)
 static dp_status_t find_one(dp_pipeline_t *p, const char *name, dp__backend_t *backend)
 {
     const dp_host_places_t *places = places_of(p);
-    dp_status_t status = load(name, &backend->vt);
 
-    if (status >= 0 && places->hosts > 1 && (backend->vt->caps & DP_COMM_CAP_HOSTS) == 0)
+    DO(load(name, &backend->vt));
+    if (places->hosts > 1 && (backend->vt->caps & DP_COMM_CAP_HOSTS) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "%s reaches ranks of one host only, and rank %d is on another host than rank 0 (%s): take auto, "
                        "or two backends as in %s+ofi",
                        name, first_abroad(places), dp__group_apart(p->group, 0, first_abroad(places)), name);
     snprintf(backend->near, sizeof(backend->near), "%s", name);
     snprintf(backend->far, sizeof(backend->far), "%s", name);
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t find_two(const char *near, const char *far, dp__backend_t *backend)
 {
     const dp_comm_vt_t *near_vt = NULL, *far_vt = NULL;
-    dp_status_t status = load(near, &near_vt);
 
-    if (status >= 0)
-        status = load(far, &far_vt);
-    if (status < 0)
-        return status;
+    DO(load(near, &near_vt));
+    DO(load(far, &far_vt));
     if ((far_vt->caps & DP_COMM_CAP_HOSTS) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "%s+%s: %s, which is to reach other hosts, says that it reaches none", near,
                        far, far);
@@ -254,13 +246,10 @@ dp_status_t dp__backend_find(dp_pipeline_t *p, const char *name, dp__backend_t *
     char near_name[DP__NAME_BYTES];
     const char *plus = find_plus(name);
     search_t search;
-    dp_status_t status;
 
     *backend = (dp__backend_t){0};
     if (strcmp(name, DP__AUTO) == 0) {
-        status = choose(&search, p);
-        if (status < 0)
-            return status;
+        DO(choose(&search, p));
         if (search.far == NULL || search.near == search.far)
             return find_one(p, search.near, backend);
         return find_two(search.near, search.far, backend);

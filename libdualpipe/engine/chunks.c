@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * chunks.c: the stages this rank holds, and all the device memory a step will ever use. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/range.h"
 #include "engine/engine.h"
@@ -12,16 +13,13 @@
 dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out)
 {
     void *memory = NULL;
-    dp_status_t status;
 
     *memory_out = NULL;
     if (bytes == 0)
         return DP_OK;
     if (p->guard.on && !dp__add(bytes, DP__GUARD_BYTES, &bytes))
         return dp_fail(DP_ERR_INVALID, "%zu bytes are more than memory can hold", bytes);
-    status = p->device_vt->allocate(p->device, bytes, &memory);
-    if (status < 0)
-        return status;
+    DO(p->device_vt->allocate(p->device, bytes, &memory));
     if (p->guard.on)
         memset((char *)memory + bytes - DP__GUARD_BYTES, 0xa5, DP__GUARD_BYTES);
     *account += bytes;
@@ -233,16 +231,15 @@ static dp_status_t allocate_backward_buffers(dp_pipeline_t *p)
 {
     const int32_t n = p->plans.training.commands.backward_buffers;
     size_t bytes = 0;
-    dp_status_t status = DP_OK;
 
     for (int32_t c = 0; c < p->nchunks; c++)
         bytes = dp__max_size(bytes, p->chunks[c].stage->info.backward_buffer_bytes);
     p->backward_buffers = dp__calloc((size_t)n + 1, sizeof(*p->backward_buffers));
     if (p->backward_buffers == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a list of %d backwards", n);
-    for (p->nbackward_buffers = 0; p->nbackward_buffers < n && status >= 0; p->nbackward_buffers++)
-        status = dp__device_memory(p, bytes, &p->memory.backward_buffer, &p->backward_buffers[p->nbackward_buffers]);
-    return status;
+    for (p->nbackward_buffers = 0; p->nbackward_buffers < n; p->nbackward_buffers++)
+        DO(dp__device_memory(p, bytes, &p->memory.backward_buffer, &p->backward_buffers[p->nbackward_buffers]));
+    return DP_OK;
 }
 
 static dp_status_t allocate_work(dp_pipeline_t *p)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * comms.c: the groups this rank belongs to, and its ends of the program's channels. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "group/reform.h"
@@ -57,7 +58,6 @@ static dp_status_t open_sums(dp_pipeline_t *p, const dp__comms_t *comms, const c
 {
     const dp__grid_t *g = &p->grid;
     int32_t mirror = p->chunks != NULL ? p->chunks[0].place.mirror_rank : -1;
-    dp_status_t status = DP_OK;
     char name[64];
 
     if (mirror >= 0 && mirror != g->p && !p->schedule->forward_only) {
@@ -67,24 +67,24 @@ static dp_status_t open_sums(dp_pipeline_t *p, const dp__comms_t *comms, const c
         add_member(m, g, low, g->e, g->d);
         add_member(m, g, mirror + g->p - low, g->e, g->d);
         snprintf(name, sizeof(name), "%smirror.%d.%d.%d", what, g->d, g->e, low);
-        status = open_group(p, comms, name, m, &sums->mirror);
+        DO(open_group(p, comms, name, m, &sums->mirror));
     }
-    if (status >= 0 && g->ep * g->dp > 1) {
+    if (g->ep * g->dp > 1) {
         m->n = 0;
         for (int32_t d = 0; d < g->dp; d++)
             for (int32_t e = 0; e < g->ep; e++)
                 add_member(m, g, g->p, e, d);
         snprintf(name, sizeof(name), "%sdense.%d", what, g->p);
-        status = open_group(p, comms, name, m, &sums->dense);
+        DO(open_group(p, comms, name, m, &sums->dense));
     }
-    if (status >= 0 && g->dp > 1) {
+    if (g->dp > 1) {
         m->n = 0;
         for (int32_t d = 0; d < g->dp; d++)
             add_member(m, g, g->p, g->e, d);
         snprintf(name, sizeof(name), "%sexpert_data.%d.%d", what, g->p, g->e);
-        status = open_group(p, comms, name, m, &sums->expert_data);
+        DO(open_group(p, comms, name, m, &sums->expert_data));
     }
-    return status;
+    return DP_OK;
 }
 
 /* Groups in one fixed order on every rank; each open waits for its members, and no two orders can
@@ -92,34 +92,28 @@ static dp_status_t open_sums(dp_pipeline_t *p, const dp__comms_t *comms, const c
 static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *m)
 {
     const dp__grid_t *g = &p->grid;
-    dp_status_t status;
     char name[64];
 
     m->n = 0;
     for (int32_t i = 0; i < g->pp; i++)
         add_member(m, g, i, g->e, g->d);
     snprintf(name, sizeof(name), "pipeline.%d.%d", g->d, g->e);
-    status = open_group(p, comms, name, m, &comms->pipeline);
+    DO(open_group(p, comms, name, m, &comms->pipeline));
 
     m->n = 0;
     for (int32_t i = 0; i < g->ep; i++)
         add_member(m, g, g->p, i, g->d);
     snprintf(name, sizeof(name), "expert.%d.%d", g->d, g->p);
-    if (status >= 0)
-        status = open_group(p, comms, name, m, &comms->expert);
-    if (status >= 0)
-        status = open_sums(p, comms, "", m, &comms->sums);
-    if (status >= 0 && p->options.graph && dp__zero_is_on(p))
-        status = open_sums(p, comms, "gather.", m, &comms->gathers);
-    if (status >= 0) {
-        m->n = 0;
-        for (int32_t d = 0; d < g->dp; d++)
-            for (int32_t e = 0; e < g->ep; e++)
-                for (int32_t i = 0; i < g->pp; i++)
-                    add_member(m, g, i, e, d);
-        status = open_group(p, comms, "world", m, &comms->world);
-    }
-    return status;
+    DO(open_group(p, comms, name, m, &comms->expert));
+    DO(open_sums(p, comms, "", m, &comms->sums));
+    if (p->options.graph && dp__zero_is_on(p))
+        DO(open_sums(p, comms, "gather.", m, &comms->gathers));
+    m->n = 0;
+    for (int32_t d = 0; d < g->dp; d++)
+        for (int32_t e = 0; e < g->ep; e++)
+            for (int32_t i = 0; i < g->pp; i++)
+                add_member(m, g, i, e, d);
+    return open_group(p, comms, "world", m, &comms->world);
 }
 
 dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms)
@@ -144,9 +138,8 @@ int dp__comms_bundle(const dp__comms_t *comms)
 dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms)
 {
     const dp__grid_t *g = &p->grid;
-    dp_status_t status = DP_OK;
 
-    for (int32_t i = 0; i < p->ties.n && status >= 0; i++) {
+    for (int32_t i = 0; i < p->ties.n; i++) {
         const int32_t *rank = p->ties.at[i].rank;
         int32_t world[2];
         members_t m = {world, 0, 0};
@@ -157,9 +150,9 @@ dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms)
         add_member(&m, g, rank[0], g->e, g->d);
         add_member(&m, g, rank[1], g->e, g->d);
         snprintf(name, sizeof(name), "tie%d.%d.%d.%d", i, g->d, g->e, rank[0]);
-        status = open_group(p, comms, name, &m, &comms->tie[i]);
+        DO(open_group(p, comms, name, &m, &comms->tie[i]));
     }
-    return status;
+    return DP_OK;
 }
 
 /* Every instance of `comms`, in the order in which they were opened. */
@@ -182,19 +175,18 @@ static void list_comms(const dp__comms_t *comms, dp_comm_t *all[COMMS])
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms)
 {
     dp_comm_t *all[COMMS];
-    dp_status_t status = DP_OK;
 
     list_comms(comms, all);
 
     p->memory.total -= p->memory.transport;
     p->memory.transport = 0;
-    for (int i = 0; i < COMMS && status >= 0; i++)
+    for (int i = 0; i < COMMS; i++)
         if (all[i] != NULL) {
-            status = comms->vt->start(all[i]);
+            DO(comms->vt->start(all[i]));
             p->memory.transport += comms->vt->memory_bytes(all[i]);
         }
     p->memory.total += p->memory.transport;
-    return status;
+    return DP_OK;
 }
 
 void dp__comms_close(dp__comms_t *comms)
@@ -232,31 +224,29 @@ dp_status_t dp__links_list(dp_pipeline_t *p)
 /* The slots of a receiver are the transport's. */
 static dp_status_t open_buffers(dp_pipeline_t *p, dp__link_t *link)
 {
-    dp_status_t status = DP_OK;
 
     link->arrived = dp__calloc((size_t)link->nbuffers + 1, sizeof(*link->arrived));
     link->buffer = dp__calloc((size_t)link->nbuffers + 1, sizeof(*link->buffer));
     if (link->buffer == NULL || link->arrived == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d boundary buffers", link->nbuffers);
-    for (int32_t i = 0; i < link->nbuffers && status >= 0 && link->sends; i++)
-        status = dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->buffer[i]);
-    return status;
+    for (int32_t i = 0; i < link->nbuffers && link->sends; i++)
+        DO(dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->buffer[i]));
+    return DP_OK;
 }
 
 dp_status_t dp__buffers_open(dp_pipeline_t *p)
 {
     int32_t training = p->plans.training.commands.nevents, forward = p->plans.forward.commands.nevents;
     int32_t nevents = forward > training ? forward : training;
-    dp_status_t status = DP_OK;
 
-    for (int32_t l = 0; l < p->links.n && status >= 0; l++)
-        status = open_buffers(p, &p->links.at[l]);
+    for (int32_t l = 0; l < p->links.n; l++)
+        DO(open_buffers(p, &p->links.at[l]));
     p->events.at = dp__calloc((size_t)nevents + 1, sizeof(*p->events.at));
-    if (status >= 0 && p->events.at == NULL)
+    if (p->events.at == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d events", nevents);
-    for (; p->events.n < nevents && status >= 0; p->events.n += status >= 0)
-        status = p->device_vt->event_open(p->device, &p->events.at[p->events.n]);
-    return status;
+    for (; p->events.n < nevents; p->events.n++)
+        DO(p->device_vt->event_open(p->device, &p->events.at[p->events.n]));
+    return DP_OK;
 }
 
 dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
@@ -272,7 +262,6 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
             .slot_bytes = p->options.boundary_bytes,
             .label = label,
         };
-        dp_status_t status;
         uint32_t caps;
 
         if (at < 0 || channel->src == channel->dst)
@@ -281,9 +270,7 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
         config.peer = config.sender ? channel->dst : channel->src;
         snprintf(label, sizeof(label), "%s chunk %d", channel->op == DP_OP_F ? "activation of" : "gradient of",
                  config.sender ? channel->src_chunk : channel->dst_chunk);
-        status = comms->vt->channel_open(comms->pipeline, &config, &p->links.at[at].end);
-        if (status < 0)
-            return status;
+        DO(comms->vt->channel_open(comms->pipeline, &config, &p->links.at[at].end));
         p->links.at[at].base = 0;
         caps = dp__mixed_is(comms->vt) ? dp__mixed_end_caps(p->links.at[at].end)
                                        : dp_comm_caps(comms->vt, comms->pipeline);

@@ -3,6 +3,7 @@
  * finite.c: dp_pipeline_options_t.check_finite: behind each part of a pass, on its stream, a look
  * at what it made. The first NaN or overflow stops the stream there, before another rank can get
  * it: what fails is where it began. */
+#include "base/do.h"
 #include "engine/engine.h"
 #include "stage/stage.h"
 
@@ -108,11 +109,10 @@ dp_status_t dp__finite_put(const dp_pipeline_t *p, const dp_stage_t *stage, cons
     const dp__stage_part_t *part = &stage->parts[segment->part];
     const size_t boundary = own->boundary_bytes / dp_dtype_bytes(stage->dtype);
     const look_t look = {.stage = stage, .part = part, .params = own->params, .grads = own->grads};
-    dp_status_t status;
 
     if (call->op == DP_OP_F && segment->last_of_part) {
-        status = put_look(p, look, "the output", own->y, boundary, stage->dtype, s);
-        return status < 0 ? status : put_look(p, look, "the loss", own->loss, 1, DP_F64, s);
+        DO(put_look(p, look, "the output", own->y, boundary, stage->dtype, s));
+        return put_look(p, look, "the loss", own->loss, 1, DP_F64, s);
     }
     if (call->op == DP_OP_I && segment->first_of_part)
         return put_look(p, look, "the gradient of the input", own->dx, boundary, stage->dtype, s);

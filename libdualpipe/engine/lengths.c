@@ -28,7 +28,6 @@ dp_status_t dp__lengths_open(dp_pipeline_t *p)
 {
     const size_t M = (size_t)p->schedule->microbatches, room = M * p->options.documents * sizeof(*p->lengths.ends);
     double *memory = NULL;
-    dp_status_t status = DP_OK;
 
     if (p->options.tokens == 0)
         return DP_OK;
@@ -37,9 +36,9 @@ dp_status_t dp__lengths_open(dp_pipeline_t *p)
         return dp_fail(DP_ERR_NOMEM, "no memory for the lengths of %zu micro-batches", M);
     p->lengths.documents = p->lengths.tokens + M;
     if (room > 0)
-        status = dp__shared_memory(p, room, &p->memory.work, &memory);
+        DO(dp__shared_memory(p, room, &p->memory.work, &memory));
     p->lengths.ends = (uint32_t *)(void *)memory;
-    return status;
+    return DP_OK;
 }
 
 void dp__lengths_close(dp_pipeline_t *p)

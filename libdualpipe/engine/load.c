@@ -33,7 +33,6 @@ static dp_status_t put_bytes(void *user, size_t at, const void *data, size_t byt
     const size_t begin = there > ours ? there : ours, stop = there + bytes < end ? there + bytes : end;
     dp_stream_t *s = l->p->lanes.stream[DP_LANE_REDUCE];
     char *to = l->kept->memory + (begin - ours);
-    dp_status_t status;
 
     if (begin >= stop)
         return DP_OK;
@@ -42,8 +41,8 @@ static dp_status_t put_bytes(void *user, size_t at, const void *data, size_t byt
         memcpy(to, data, stop - begin);
         return DP_OK;
     }
-    status = l->p->device_vt->copy(s, to, data, stop - begin);
-    return status < 0 ? status : l->p->device_vt->synchronize(s, -1);
+    DO(l->p->device_vt->copy(s, to, data, stop - begin));
+    return l->p->device_vt->synchronize(s, -1);
 }
 
 /* The name without a shard's bounds, and these: of what is kept, or of a tensor of the
@@ -75,7 +74,6 @@ static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bo
     const dp__place_t *places = l->checkpoint->places;
     const dp__kept_t *kept = l->kept;
     uint32_t begin = 0, behind = l->checkpoint->count;
-    dp_status_t status = DP_OK;
 
     while (begin < behind) {
         const uint32_t middle = begin + (behind - begin) / 2;
@@ -86,7 +84,7 @@ static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bo
             behind = middle;
     }
     *count_out = 0;
-    for (uint32_t i = begin; i < l->checkpoint->count && status >= 0; i++) {
+    for (uint32_t i = begin; i < l->checkpoint->count; i++) {
         const dp__tensor_t *there = places[i].tensor;
         size_t first, end, own;
 
@@ -98,9 +96,9 @@ static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bo
         l->first = first;
         *count_out += common(kept, first, end);
         if (take)
-            status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, BLOCK, put_bytes, l);
+            DO(dp__checkpoint_stream(l->checkpoint, i, l->buffer, BLOCK, put_bytes, l));
     }
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
@@ -255,9 +253,7 @@ dp_status_t dp_pipeline_load(dp_pipeline_t *p, const char *folder, uint64_t *ste
     size_t account = 0;
     dp_status_t status;
 
-    status = dp__pipeline_check(p, "dp_pipeline_load");
-    if (status < 0)
-        return status;
+    DO(dp__pipeline_check(p, "dp_pipeline_load"));
     if (folder == NULL || step_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_load: %s is NULL", folder == NULL ? "folder" : "step_out");
     status = dp__gather_finish(p);

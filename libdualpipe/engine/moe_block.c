@@ -35,11 +35,10 @@ static dp_status_t load_kind(const char *kind, const char *name, const dp_build_
 {
     char full[DP__NAME_BYTES];
     const dp_plugin_t *plugin;
-    dp_status_t status = dp__full_name(kind, name, context->device_vt->kind, full);
 
-    if (status >= 0)
-        status = dp_plugin_load(full, &plugin);
-    return status < 0 ? status : dp_plugin_interface(plugin, id, least, table_out);
+    DO(dp__full_name(kind, name, context->device_vt->kind, full));
+    DO(dp_plugin_load(full, &plugin));
+    return dp_plugin_interface(plugin, id, least, table_out);
 }
 
 static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *context,

@@ -3,6 +3,7 @@
  * move.c: the state of one rank sent to another, in blocks over a channel that is opened for it and
  * closed again. Both walk through the same list: stages in the order of the path, what belongs to
  * the pipeline and the job last. */
+#include "base/do.h"
 #include "engine/engine.h"
 #include "group/reform.h"
 
@@ -43,36 +44,30 @@ static dp_status_t open_road(road_t *r, int32_t from, int32_t to)
         .slot_bytes = BLOCK_BYTES,
         .label = "state of a rank",
     };
-    dp_status_t status;
 
     snprintf(name, sizeof(name), "e%u.state.%d.%d", dp__group_epoch(r->p->group), from, to);
-    status = r->vt->open(r->p->host, &config, &r->comm);
-    if (status >= 0)
-        status = r->vt->channel_open(r->comm, &channel, &r->end);
-    return status < 0 ? status : r->vt->start(r->comm);
+    DO(r->vt->open(r->p->host, &config, &r->comm));
+    DO(r->vt->channel_open(r->comm, &channel, &r->end));
+    return r->vt->start(r->comm);
 }
 
 static dp_status_t pass_block(road_t *r, char *memory, size_t bytes)
 {
     const dp_message_tag_t tag = {.number = r->number++, .step = r->p->run.step, .bytes = (uint32_t)bytes};
     const void *slot;
-    dp_status_t status;
 
     if (r->sends)
         return r->vt->send(r->end, memory, &tag, r->stream);
-    status = r->vt->recv(r->end, &tag, &slot, r->stream);
-    if (status >= 0)
-        status = r->p->device_vt->copy(r->stream, memory, slot, bytes);
-    return status < 0 ? status : r->vt->release(r->end, tag.number, r->stream);
+    DO(r->vt->recv(r->end, &tag, &slot, r->stream));
+    DO(r->p->device_vt->copy(r->stream, memory, slot, bytes));
+    return r->vt->release(r->end, tag.number, r->stream);
 }
 
 static dp_status_t pass(road_t *r, void *memory, size_t bytes)
 {
-    dp_status_t status = DP_OK;
-
-    for (size_t at = 0; at < bytes && status >= 0; at += BLOCK_BYTES)
-        status = pass_block(r, (char *)memory + at, bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES);
-    return status;
+    for (size_t at = 0; at < bytes; at += BLOCK_BYTES)
+        DO(pass_block(r, (char *)memory + at, bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES));
+    return DP_OK;
 }
 
 /* ---- what there is ---- */
@@ -93,26 +88,22 @@ static dp_status_t pass_chunk(road_t *r, int32_t c)
 
 static dp_status_t pass_chunks(road_t *r)
 {
-    dp_status_t status = DP_OK;
-
     for (int32_t stage = 0; stage < dp_schedule_stages(r->p->schedule); stage++)
-        for (int32_t c = 0; c < r->p->nchunks && status >= 0; c++)
+        for (int32_t c = 0; c < r->p->nchunks; c++)
             if (r->p->chunks[c].place.stage == stage)
-                status = pass_chunk(r, c);
-    return status;
+                DO(pass_chunk(r, c));
+    return DP_OK;
 }
 
 static dp_status_t pass_shared(road_t *r)
 {
-    dp_status_t status = DP_OK;
-
-    for (int32_t i = 0; i < r->p->states.n && status >= 0; i++) {
+    for (int32_t i = 0; i < r->p->states.n; i++) {
         const dp_state_t *s = &r->p->states.at[i];
 
         if (s->scope == DP_STATE_PIPELINE || s->scope == DP_STATE_JOB)
-            status = pass(r, s->memory, dp__state_bytes(s));
+            DO(pass(r, s->memory, dp__state_bytes(s)));
     }
-    return status;
+    return DP_OK;
 }
 
 dp_status_t dp__move_state(dp_pipeline_t *p, int32_t from, int32_t to, unsigned what)

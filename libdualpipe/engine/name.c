@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * name.c: a plugin's name in full. */
+#include "base/do.h"
 #include "base/entries.h"
 #include "engine/engine.h"
 
@@ -32,10 +33,8 @@ dp_status_t dp__full_name(const char *kind, const char *given, const char *fallb
     char name[DP__NAME_BYTES];
     size_t n = strlen(kind);
     int length, plain;
-    dp_status_t status = dp__plugin_named(kind, given, name);
 
-    if (status < 0)
-        return status;
+    DO(dp__plugin_named(kind, given, name));
     if (name[0] == '\0')
         snprintf(name, sizeof(name), "%s", fallback);
     plain = strchr(name, '/') == NULL && (strncmp(name, kind, n) != 0 || name[n] != '_');

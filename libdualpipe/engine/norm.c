@@ -3,6 +3,7 @@
  * norm.c: the norm of the whole model's gradient. The squares of a block of a parameter are added
  * in the order of its elements; the sums of blocks are added without rounding, so that it does not
  * matter which rank has which. */
+#include "base/do.h"
 #include "engine/engine.h"
 
 #include <math.h>
@@ -86,20 +87,19 @@ static dp_status_t add_squares(dp_pipeline_t *p, const char *grads, size_t count
     const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     const size_t size = dp_dtype_bytes(dtype), most = p->host_memory ? count : DP__SUM_COUNT * sizeof(double) / size;
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
-    dp_status_t status = DP_OK;
 
-    for (size_t at = 0; at < count && status >= 0; at += most) {
+    for (size_t at = 0; at < count; at += most) {
         const size_t n = count - at < most ? count - at : most;
         const char *here = p->host_memory ? grads : (const char *)p->sums.staging;
 
-        if (!p->host_memory)
-            status = p->device_vt->copy(s, p->sums.staging, grads + at * size, n * size);
-        if (!p->host_memory && status >= 0)
-            status = p->device_vt->synchronize(s, -1);
-        for (size_t i = 0; i < n && status >= 0; i += DP_SHARD_BLOCK)
+        if (!p->host_memory) {
+            DO(p->device_vt->copy(s, p->sums.staging, grads + at * size, n * size));
+            DO(p->device_vt->synchronize(s, -1));
+        }
+        for (size_t i = 0; i < n; i += DP_SHARD_BLOCK)
             add_square(sum, squares(here + i * size, n - i < DP_SHARD_BLOCK ? n - i : DP_SHARD_BLOCK, dtype));
     }
-    return status;
+    return DP_OK;
 }
 
 /* ---- who counts what ---- */
@@ -147,31 +147,27 @@ static dp_status_t add_chunk(dp_pipeline_t *p, int32_t c, exact_t *sum)
 {
     const size_t size = dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
     const dp__chunk_t *chunk = &p->chunks[c];
-    dp_status_t status = DP_OK;
 
-    for (uint32_t i = 0; i < chunk->nshards && status >= 0; i++) {
+    for (uint32_t i = 0; i < chunk->nshards; i++) {
         const dp_shard_t *shard = &chunk->shards[i];
         const dp_param_t *param = &chunk->stage->param_list[shard->param];
 
         if (param->kind != DP_PARAM_ROUTER_BIAS && dp_pipeline_counts(p, c, shard->param))
-            status = add_squares(p, dp__summed_grads(chunk) + (param->offset + shard->first) * size, shard->count, sum);
+            DO(add_squares(p, dp__summed_grads(chunk) + (param->offset + shard->first) * size, shard->count, sum));
     }
-    return status;
+    return DP_OK;
 }
 
 /* *sum_out: ours and that of all other ranks. */
 static dp_status_t collect_norm(dp_pipeline_t *p, exact_t *sum, double *sum_out)
 {
     double digits[DIGITS + 1];
-    dp_status_t status;
 
     carry(sum);
     for (int i = 0; i < DIGITS; i++)
         digits[i] = (double)sum->digit[i];
     digits[DIGITS] = sum->finite ? 0 : 1;
-    status = dp_pipeline_sum(p, digits, DIGITS + 1); /* whole numbers below 2^53: exact */
-    if (status < 0)
-        return status;
+    DO(dp_pipeline_sum(p, digits, DIGITS + 1)); /* whole numbers below 2^53: exact */
     for (int i = 0; i < DIGITS; i++)
         sum->digit[i] = (uint64_t)digits[i];
     carry(sum);
@@ -183,10 +179,7 @@ dp_status_t dp_pipeline_exact_sum(dp_pipeline_t *p, const double *values, size_t
 {
     exact_t sum = {.finite = true};
 
-    dp_status_t status = dp__pipeline_check(p, "dp_pipeline_exact_sum");
-
-    if (status < 0)
-        return status;
+    DO(dp__pipeline_check(p, "dp_pipeline_exact_sum"));
     if (sum_out == NULL || (values == NULL && count > 0))
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_exact_sum: %s is NULL", sum_out == NULL ? "sum_out" : "values");
     for (size_t i = 0; i < count; i++)
@@ -198,10 +191,9 @@ dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *p, double *norm_out)
 {
     exact_t sum = {.finite = true};
     double squared = 0;
-    dp_status_t status = dp__pipeline_check(p, "dp_pipeline_gradient_norm");
+    dp_status_t status = DP_OK;
 
-    if (status < 0)
-        return status;
+    DO(dp__pipeline_check(p, "dp_pipeline_gradient_norm"));
     if (norm_out == NULL || p->schedule->forward_only || p->run.round != 0)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_gradient_norm: norm_out is NULL, or the pipeline has no gradients "
                                        "(a forward-only schedule, rounds still to come)");

@@ -90,12 +90,9 @@ static dp_status_t find_device(dp_pipeline_t *p)
 {
     const dp_plugin_t *plugin;
     const void *table;
-    dp_status_t status = dp_plugin_load(p->device_name, &plugin);
 
-    if (status >= 0)
-        status = dp_plugin_interface(plugin, DP_IFACE_DEVICE, DP_DEVICE_VT_MIN, &table);
-    if (status < 0)
-        return status;
+    DO(dp_plugin_load(p->device_name, &plugin));
+    DO(dp_plugin_interface(plugin, DP_IFACE_DEVICE, DP_DEVICE_VT_MIN, &table));
     p->device_vt = table;
     p->host_memory = (p->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
     return DP_OK;
@@ -149,13 +146,10 @@ static dp_status_t find_comm(dp_pipeline_t *p)
 
 static dp_status_t open_comms(dp_pipeline_t *p)
 {
-    dp_status_t status;
     int bundled;
 
     dp__backend_log(p);
-    status = dp__comms_open(p, p->backend.vt, &p->comms);
-    if (status < 0)
-        return status;
+    DO(dp__comms_open(p, p->backend.vt, &p->comms));
     bundled = dp__comms_bundle(&p->comms);
     if (p->programs.training != NULL && p->programs.bundled != bundled)
         dp__programs_free(p); /* other ranks, another backend: with its own lists */
@@ -165,9 +159,8 @@ static dp_status_t open_comms(dp_pipeline_t *p)
 
 static dp_status_t connect_comms(dp_pipeline_t *p)
 {
-    dp_status_t status = dp__links_connect(p, &p->comms);
-
-    return status < 0 ? status : dp__comms_start(p, &p->comms);
+    DO(dp__links_connect(p, &p->comms));
+    return dp__comms_start(p, &p->comms);
 }
 
 static dp_status_t settle_opening(dp_pipeline_t *p)
@@ -206,12 +199,11 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         settle_opening,
         /* clang-format on */
     };
-    dp_status_t status = DP_OK;
 
     dp__group_start_opening(p->group);
-    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && status >= 0; i++)
-        status = steps[i](p);
-    return status;
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+        DO(steps[i](p));
+    return DP_OK;
 }
 
 /* Lanes first: after a failure their workers may still be inside a wait on memory of the comms. */

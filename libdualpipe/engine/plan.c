@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * plan.c: this rank's commands with links, micro-batches of the step and span records, so that a
  * step looks nothing up. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "timeline/pair.h"
@@ -268,14 +269,10 @@ static dp_status_t allocate_plan(builder_t *b)
 static dp_status_t build_plan(dp_pipeline_t *p, const dp_program_t *program, dp__plan_t *plan)
 {
     builder_t b = {.p = p, .plan = plan, .instrs = program->instrs + program->first[p->grid.p]};
-    dp_status_t status;
 
     *plan = (dp__plan_t){.program = program};
-    status = write_commands(&b);
-    if (status >= 0)
-        status = allocate_plan(&b);
-    if (status < 0)
-        return status;
+    DO(write_commands(&b));
+    DO(allocate_plan(&b));
     find_links(&b);
     fill_passes(&b);
     fill_commands(&b);
@@ -295,11 +292,10 @@ static void free_plan(dp__plan_t *plan)
 
 dp_status_t dp__plans_build(dp_pipeline_t *p)
 {
-    dp_status_t status = build_plan(p, p->programs.training, &p->plans.training);
-
-    if (status >= 0 && p->programs.forward != NULL)
-        status = build_plan(p, p->programs.forward, &p->plans.forward);
-    return status;
+    DO(build_plan(p, p->programs.training, &p->plans.training));
+    if (p->programs.forward != NULL)
+        DO(build_plan(p, p->programs.forward, &p->plans.forward));
+    return DP_OK;
 }
 
 void dp__plans_free(dp_pipeline_t *p)

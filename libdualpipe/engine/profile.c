@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * profile.c: operations in ranges of a profiler, and the times of their kernels in the place of
  * those of their turns. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 
@@ -23,15 +24,11 @@ dp_status_t dp__profile_open(dp_pipeline_t *p)
     dp_profiler_config_t config = {.struct_size = sizeof(config)};
     const dp_plugin_t *plugin;
     const void *table;
-    dp_status_t status;
 
     if (p->options.profiler == NULL || p->profiler.instance != NULL)
         return DP_OK;
-    status = dp_plugin_load(p->options.profiler, &plugin);
-    if (status >= 0)
-        status = dp_plugin_interface(plugin, DP_IFACE_PROFILER, DP_PROFILER_VT_MIN, &table);
-    if (status < 0)
-        return status;
+    DO(dp_plugin_load(p->options.profiler, &plugin));
+    DO(dp_plugin_interface(plugin, DP_IFACE_PROFILER, DP_PROFILER_VT_MIN, &table));
     p->profiler.vt = table;
     return p->profiler.vt->open(p->host, &config, &p->profiler.instance);
 }

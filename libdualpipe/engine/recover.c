@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * recover.c: the same pipeline after a death. Which step counts is decided by what the ranks hold
  * when they come together again; whoever does not hold that gets it from a rank that does. */
+#include "base/do.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -74,9 +75,7 @@ dp_status_t dp_pipeline_commit(dp_pipeline_t *p)
 {
     dp_status_t status;
 
-    status = dp__pipeline_check(p, "dp_pipeline_commit");
-    if (status < 0)
-        return status;
+    DO(dp__pipeline_check(p, "dp_pipeline_commit"));
     if (p->recovery.holds == 0)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_commit: dp_pipeline_recover was not called before the first step");
     status = dp__group_respawns(p->group) ? dp__group_commit(p->group) : DP_OK;

@@ -3,6 +3,7 @@
  * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in
  * rank order, then what the parts of the stage do themselves (replicas of experts). Shared
  * parameters go on in ties.c, shards are in shards.c. */
+#include "base/do.h"
 #include "engine/engine.h"
 
 char *dp__summed_grads(const dp__chunk_t *chunk)
@@ -31,16 +32,12 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, 
     for (uint32_t i = 0; i < n;) {
         dp_comm_t *comm = data_group(p, &param[i]);
         size_t start = param[i].offset, end = start;
-        dp_status_t status;
 
         for (; i < n && data_group(p, &param[i]) == comm && (end == start || chunk->stage->rising); i++)
             end = param[i].offset + param[i].count;
         if (comm == NULL)
             continue;
-        status =
-            p->comms.vt->all_reduce(comm, grads + start * size, end - start, dtype, p->lanes.stream[DP_LANE_REDUCE]);
-        if (status < 0)
-            return status;
+        DO(p->comms.vt->all_reduce(comm, grads + start * size, end - start, dtype, p->lanes.stream[DP_LANE_REDUCE]));
     }
     return DP_OK;
 }

@@ -186,10 +186,9 @@ dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *opt
 {
     dp_save_options_t own;
     dp__saving_t *s;
-    dp_status_t status = take_options(p, options, &own);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(take_options(p, options, &own));
     s = dp__calloc(1, sizeof(*s));
     status = s != NULL ? start_saving(p, s, &own) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
     status = dp__agree(p, status, "cannot save");
@@ -247,10 +246,9 @@ dp_status_t dp_pipeline_save(dp_pipeline_t *p, uint64_t step)
 {
     dp__saving_t *s;
     bool busy;
-    dp_status_t status = check_saving(p, "dp_pipeline_save");
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(check_saving(p, "dp_pipeline_save"));
     if (p->ungathered)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_save: with dp_pipeline_options_t.zero call dp_pipeline_gather "
                                        "behind the update first: no rank has yet what the others have made of their "
@@ -281,10 +279,9 @@ dp_status_t dp_pipeline_save_wait(dp_pipeline_t *p)
 {
     dp__saving_t *s;
     bool busy = true;
-    dp_status_t status = check_saving(p, "dp_pipeline_save_wait");
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(check_saving(p, "dp_pipeline_save_wait"));
     s = p->saving;
     status = dp__save_copied(p);
     while (status >= 0 && busy) {

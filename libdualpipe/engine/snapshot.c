@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * snapshot.c: a copy of what this rank saves, taken on a separate stream while the next step
  * runs: forward and backward only read it. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/saving.h"
 
@@ -44,15 +45,12 @@ static dp_status_t take_memory(dp_pipeline_t *p, dp__snapshot_t *s, size_t bytes
 static dp_status_t list(dp_pipeline_t *p, dp__snapshot_t *s)
 {
     size_t bytes = 0;
-    dp_status_t status;
 
     dp__kept_list_free(&s->list);
     dp__free(s->tensors);
     s->tensors = NULL;
     s->n = s->parameters = 0;
-    status = dp__kept_list(p, &s->list);
-    if (status < 0)
-        return status;
+    DO(dp__kept_list(p, &s->list));
     s->tensors = dp__calloc(s->list.n + 1, sizeof(*s->tensors));
     if (s->tensors == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a list of %u tensors", s->list.n);
@@ -70,9 +68,8 @@ static dp_status_t list(dp_pipeline_t *p, dp__snapshot_t *s)
 
 dp_status_t dp__snapshot_open(dp_pipeline_t *p, dp__snapshot_t *s)
 {
-    dp_status_t status = p->device_vt->stream_open(p->device, DP_LANE_REDUCE, &s->stream);
-
-    return status < 0 ? status : list(p, s);
+    DO(p->device_vt->stream_open(p->device, DP_LANE_REDUCE, &s->stream));
+    return list(p, s);
 }
 
 static dp_status_t copy_kept(dp_pipeline_t *p, dp__snapshot_t *s, char *to, const dp__kept_t *from, size_t bytes)

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * spans.c: what a step records (in the flight recorder, by time stamps on the streams), and what
  * is kept of it. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "group/progress.h"
@@ -47,14 +48,11 @@ dp_status_t dp__names_collect(dp_pipeline_t *p)
 dp_status_t dp__records_open(dp_pipeline_t *p)
 {
     size_t bytes;
-    dp_status_t status;
 
     p->trace.capacity =
         p->plans.training.nspans > p->plans.forward.nspans ? p->plans.training.nspans : p->plans.forward.nspans;
     p->trace.ngathers = dp__zero_is_on(p) ? p->nchunks : 0;
-    status = dp__group_recorder(p->group, (uint32_t)p->trace.capacity, &p->trace.records);
-    if (status < 0)
-        return status;
+    DO(dp__group_recorder(p->group, (uint32_t)p->trace.capacity, &p->trace.records));
     for (int32_t i = 0; i < p->trace.nnames && i < 255; i++)
         dp__group_recorder_name(p->group, (uint16_t)(i + 1), p->trace.names[i]);
     p->trace.steps = p->options.trace_steps > 0 ? p->options.trace_steps : 1;
@@ -122,16 +120,14 @@ void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan)
 static dp_status_t add_spans(dp_timeline_t *timeline, int32_t rank, const uint16_t names[256], const dp_span_t *spans,
                              int32_t count)
 {
-    dp_status_t status = DP_OK;
-
-    for (int32_t i = 0; i < count && status >= 0; i++) {
+    for (int32_t i = 0; i < count; i++) {
         dp_span_t span = spans[i];
 
         span.name = names[span.name < 256 ? span.name : 0];
         if (span.end_ns != 0) /* 0: skipped: a gradient without parameters, say */
-            status = dp_timeline_add(timeline, rank, &span);
+            DO(dp_timeline_add(timeline, rank, &span));
     }
-    return status;
+    return DP_OK;
 }
 
 /* Puts our history into row `rank`, oldest step first, and behind it the gathering that no step has
@@ -141,11 +137,8 @@ static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int
     uint16_t names[256] = {0};
     dp_status_t status = DP_OK;
 
-    for (int32_t i = 0; i < p->trace.nnames && i < 255; i++) {
-        status = dp_timeline_name(timeline, p->trace.names[i], &names[i + 1]);
-        if (status < 0)
-            return status;
-    }
+    for (int32_t i = 0; i < p->trace.nnames && i < 255; i++)
+        DO(dp_timeline_name(timeline, p->trace.names[i], &names[i + 1]));
     for (int32_t k = 0; k < p->trace.steps && status >= 0; k++) {
         int32_t at = (int32_t)((p->trace.kept_steps + (uint32_t)k) % (uint32_t)p->trace.steps);
 
@@ -177,9 +170,7 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     int64_t room;
     dp_status_t status;
 
-    status = dp__pipeline_check(p, "dp_pipeline_timeline");
-    if (status < 0)
-        return status;
+    DO(dp__pipeline_check(p, "dp_pipeline_timeline"));
     if (timeline_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_timeline: timeline_out is NULL");
     *timeline_out = NULL;

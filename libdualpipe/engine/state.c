@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * state.c: what the trainer keeps besides the parameters: named, once. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "engine/engine.h"
@@ -94,18 +95,13 @@ static dp_status_t append_state(dp_pipeline_t *p, dp_state_t *s)
 dp_status_t dp_pipeline_register_state(dp_pipeline_t *p, const dp_state_t *state)
 {
     dp_state_t own;
-    dp_status_t status = dp__take("dp_pipeline_register_state: state", dp_state_t, DP_STATE_MIN, &own, state);
 
-    if (status >= 0)
-        status = dp__pipeline_check(p, "dp_pipeline_register_state");
-    if (status < 0)
-        return status;
-    status = check_name(&own);
-    if (status >= 0)
-        status = check_shape(p, &own);
-    if (status >= 0)
-        status = check_unique(p, &own);
-    return status >= 0 ? append_state(p, &own) : status;
+    DO(dp__take("dp_pipeline_register_state: state", dp_state_t, DP_STATE_MIN, &own, state));
+    DO(dp__pipeline_check(p, "dp_pipeline_register_state"));
+    DO(check_name(&own));
+    DO(check_shape(p, &own));
+    DO(check_unique(p, &own));
+    return append_state(p, &own);
 }
 
 void dp__states_free(dp_pipeline_t *p)

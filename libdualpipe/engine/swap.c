@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * swap.c: another comm backend between two steps. */
+#include "base/do.h"
 #include "engine/engine.h"
 
 #include "group/pin.h"
@@ -12,26 +13,22 @@
 /* One-sided backends and those with matched groups run different lists of the same schedule. */
 static dp_status_t make_lists(dp_pipeline_t *p)
 {
-    dp_status_t status;
-
     dp__links_close(p);
     dp__programs_free(p);
     p->memory.total -= p->memory.boundary;
     p->memory.boundary = 0;
-    status = dp__programs_make(p);
-    if (status >= 0)
-        status = dp__transfer_streams_open(p);
-    return status < 0 ? status : dp__links_list(p);
+    DO(dp__programs_make(p));
+    DO(dp__transfer_streams_open(p));
+    return dp__links_list(p);
 }
 
 /* Where messages leave from depends on the backend. */
 static dp_status_t make_plans(dp_pipeline_t *p)
 {
-    dp_status_t status = dp__plans_build(p);
-
-    if (status >= 0 && (p->plans.training.nspans > p->trace.capacity || p->plans.forward.nspans > p->trace.capacity))
-        status = dp_fail(DP_ERR_MISMATCH, "the new list of rank %d has more operations than the old one", p->grid.p);
-    return status;
+    DO(dp__plans_build(p));
+    if (p->plans.training.nspans > p->trace.capacity || p->plans.forward.nspans > p->trace.capacity)
+        return dp_fail(DP_ERR_MISMATCH, "the new list of rank %d has more operations than the old one", p->grid.p);
+    return DP_OK;
 }
 
 /* New comms, new stages on them. Parameters are the pipeline's and stay where they are. */
@@ -81,9 +78,7 @@ dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
     dp_status_t status;
     bool automatic;
 
-    status = dp__pipeline_check(p, "dp_pipeline_swap_comm");
-    if (status < 0)
-        return status;
+    DO(dp__pipeline_check(p, "dp_pipeline_swap_comm"));
     status = comm != NULL ? dp__backend_name(comm, name) : dp_fail(DP_ERR_INVALID, "no comm backend was named");
     automatic = status >= 0 && strcmp(name, DP__AUTO) == 0;
     if (status >= 0 && !automatic)

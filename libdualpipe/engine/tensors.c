@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * tensors.c: all that a rank keeps, by names that do not depend on the layout, and which of the
  * ranks that hold the same saves it. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/saving.h"
 
@@ -233,10 +234,9 @@ static dp_status_t list_all(listing_t *l)
 {
     const dp_pipeline_t *p = l->p;
     holders_t dense[DP_MAX_CHUNKS], sharded[DP_MAX_CHUNKS];
-    dp_status_t status = DP_OK;
 
     for (int states = 0; states < 2; states++)
-        for (int32_t c = 0; c < p->nchunks && status >= 0; c++) {
+        for (int32_t c = 0; c < p->nchunks; c++) {
             if (states == 0) {
                 set_holders(l, &p->chunks[c]);
                 (void)list_chunk(l, c, false, true);
@@ -244,18 +244,18 @@ static dp_status_t list_all(listing_t *l)
             } else {
                 l->dense = dense[c], l->sharded = sharded[c];
             }
-            status = list_chunk(l, c, states != 0, false);
+            DO(list_chunk(l, c, states != 0, false));
             dense[c] = l->dense, sharded[c] = l->sharded;
         }
-    for (int32_t i = 0; i < p->states.n && status >= 0; i++) {
+    for (int32_t i = 0; i < p->states.n; i++) {
         const dp_state_t *state = &p->states.at[i];
 
         if (state->scope == DP_STATE_PIPELINE)
-            status = list_state(l, state, p->grid.p == 0);
+            DO(list_state(l, state, p->grid.p == 0));
         if (state->scope == DP_STATE_JOB)
-            status = list_state(l, state, dp_group_rank(p->group) == 0);
+            DO(list_state(l, state, dp_group_rank(p->group) == 0));
     }
-    return status;
+    return DP_OK;
 }
 
 /* Room for all names, and for all tensors. */

@@ -7,6 +7,7 @@
  * behind the sums of halves and mirrors and before that over the data group, as it would if each
  * pipeline were one rank. It is put behind all else on the reduce lane: mostly one of the places is
  * the first stage, whose gradients are the step's last. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "checkpoint/xxh64.h"
 #include "engine/engine.h"
@@ -125,18 +126,16 @@ static void find_own(const dp_pipeline_t *p, dp__tie_t *tie)
 
 static dp_status_t make_table(dp_pipeline_t *p, const claim_t *all, size_t n)
 {
-    dp_status_t status = DP_OK;
-
-    for (size_t i = 0; i < n && status >= 0; i++)
+    for (size_t i = 0; i < n; i++)
         if (all[i].name[0] != '\0')
-            status = add_claim(&p->ties, &all[i]);
-    for (int32_t i = 0; i < p->ties.n && status >= 0; i++) {
+            DO(add_claim(&p->ties, &all[i]));
+    for (int32_t i = 0; i < p->ties.n; i++) {
         if (p->ties.at[i].ends < 2)
-            status = dp_fail(DP_ERR_INVALID, "a parameter of stage %d has the shared name %s, which no other has",
-                             p->ties.at[i].stage[0], p->ties.at[i].name);
+            return dp_fail(DP_ERR_INVALID, "a parameter of stage %d has the shared name %s, which no other has",
+                           p->ties.at[i].stage[0], p->ties.at[i].name);
         find_own(p, &p->ties.at[i]);
     }
-    return status;
+    return DP_OK;
 }
 
 dp_status_t dp__ties_find(dp_pipeline_t *p)
@@ -176,22 +175,20 @@ static dp_status_t digest(dp_pipeline_t *p, const char *memory, size_t bytes, ui
 {
     const size_t most = DP__SUM_COUNT * sizeof(double);
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
-    dp_status_t status = DP_OK;
     dp__xxh64_t x;
 
     dp__xxh64_begin(&x);
     if (p->host_memory)
         dp__xxh64_add(&x, memory, bytes);
-    for (size_t at = 0; !p->host_memory && at < bytes && status >= 0; at += most) {
+    for (size_t at = 0; !p->host_memory && at < bytes; at += most) {
         const size_t n = bytes - at < most ? bytes - at : most;
 
-        status = p->device_vt->copy(s, p->sums.staging, memory + at, n);
-        if (status >= 0)
-            status = p->device_vt->synchronize(s, -1);
-        dp__xxh64_add(&x, p->sums.staging, status >= 0 ? n : 0);
+        DO(p->device_vt->copy(s, p->sums.staging, memory + at, n));
+        DO(p->device_vt->synchronize(s, -1));
+        dp__xxh64_add(&x, p->sums.staging, n);
     }
     *digest_out = dp__xxh64_end(&x);
-    return status;
+    return DP_OK;
 }
 
 dp_status_t dp__ties_check(dp_pipeline_t *p)
@@ -199,33 +196,30 @@ dp_status_t dp__ties_check(dp_pipeline_t *p)
     const size_t size = dp_dtype_bytes(p->options.dtype);
     /* of digests: sums over all that hold a place are exact */
     double halves[DP__TIES][2][2] = {{{0}}};
-    dp_status_t status = DP_OK;
 
     if (p->ties.n == 0 || p->ties.checked)
         return DP_OK;
-    status = dp__gather_finish(p);
+    DO(dp__gather_finish(p));
     for (int32_t i = 0; i < p->ties.n; i++)
-        for (int k = 0; k < 2 && status >= 0; k++) {
+        for (int k = 0; k < 2; k++) {
             const dp__tie_t *tie = &p->ties.at[i];
             uint64_t d;
 
             if (tie->chunk[k] < 0)
                 continue;
-            status = digest(p, p->chunks[tie->chunk[k]].params + tie->offset[k] * size, tie->count * size, &d);
+            DO(digest(p, p->chunks[tie->chunk[k]].params + tie->offset[k] * size, tie->count * size, &d));
             halves[i][k][0] = (double)(d >> 32);
             halves[i][k][1] = (double)(d & UINT32_MAX);
         }
-    if (status >= 0)
-        status = dp_pipeline_sum(p, halves[0][0], 4 * (size_t)p->ties.n);
-    for (int32_t i = 0; i < p->ties.n && status >= 0; i++)
+    DO(dp_pipeline_sum(p, halves[0][0], 4 * (size_t)p->ties.n));
+    for (int32_t i = 0; i < p->ties.n; i++)
         if (memcmp(halves[i][0], halves[i][1], sizeof(halves[i][0])) != 0)
-            status =
-                dp_fail(DP_ERR_MISMATCH,
-                        "the parameter that stages %d and %d share as %s has other values in one than in the other: "
-                        "give both the same before the first step",
-                        p->ties.at[i].stage[0], p->ties.at[i].stage[1], p->ties.at[i].name);
-    p->ties.checked = status >= 0;
-    return status;
+            return dp_fail(DP_ERR_MISMATCH,
+                           "the parameter that stages %d and %d share as %s has other values in one than in the other: "
+                           "give both the same before the first step",
+                           p->ties.at[i].stage[0], p->ties.at[i].stage[1], p->ties.at[i].name);
+    p->ties.checked = true;
+    return DP_OK;
 }
 
 /* ---- sums of gradients ---- */
@@ -235,19 +229,18 @@ static dp_status_t put_tie(dp_pipeline_t *p, const dp__tie_t *tie, dp_comm_t *be
     const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     const size_t size = dp_dtype_bytes(dtype);
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
-    dp_status_t status = DP_OK;
     char *end[2], *sum;
 
     for (int k = 0; k < 2; k++)
         end[k] = tie->chunk[k] >= 0 ? dp__summed_grads(&p->chunks[tie->chunk[k]]) + tie->offset[k] * size : NULL;
     sum = end[0] != NULL ? end[0] : end[1];
-    status = end[0] != NULL && end[1] != NULL ? p->device_vt->add(s, end[0], end[1], tie->count, dtype)
-                                              : p->comms.vt->all_reduce(between, sum, tie->count, dtype, s);
-    if (status >= 0 && p->comms.sums.dense != NULL)
-        status = p->comms.vt->all_reduce(p->comms.sums.dense, sum, tie->count, dtype, s);
-    if (status >= 0 && end[0] != NULL && end[1] != NULL)
-        status = p->device_vt->copy(s, end[1], end[0], tie->count * size);
-    return status;
+    DO(end[0] != NULL && end[1] != NULL ? p->device_vt->add(s, end[0], end[1], tie->count, dtype)
+                                        : p->comms.vt->all_reduce(between, sum, tie->count, dtype, s));
+    if (p->comms.sums.dense != NULL)
+        DO(p->comms.vt->all_reduce(p->comms.sums.dense, sum, tie->count, dtype, s));
+    if (end[0] != NULL && end[1] != NULL)
+        DO(p->device_vt->copy(s, end[1], end[0], tie->count * size));
+    return DP_OK;
 }
 
 dp_status_t dp__ties_put(dp_pipeline_t *p)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * view.c: what a trainer asks of an open pipeline. */
+#include "base/do.h"
 #include "base/sized.h"
 #include "engine/engine.h"
 
@@ -16,10 +17,9 @@ dp_status_t dp_pipeline_chunk(const dp_pipeline_t *p, int32_t c, dp_chunk_view_t
     const dp__chunk_t *chunk;
     const dp__stage_info_t *info;
     dp_chunk_view_t view;
-    dp_status_t status = dp__sized_check("dp_pipeline_chunk: view_out", view_out, "dp_chunk_view_t", DP_CHUNK_VIEW_MIN);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(dp__sized_check("dp_pipeline_chunk: view_out", view_out, "dp_chunk_view_t", DP_CHUNK_VIEW_MIN));
     if (p == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_chunk: the pipeline is NULL");
     if (dp__segment_running == NULL && p->gathering) {

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * address.c: finding, checking and opening the place where rank 0 listens. */
 #include "group/address.h"
+#include "base/do.h"
 #include "group/environment.h"
 
 #include <arpa/inet.h>
@@ -119,10 +120,8 @@ dp_status_t dp__address_find(const dp_group_options_t *options, dp__address_t *a
 {
     const char *host = options->address;
     int32_t port = 0;
-    dp_status_t status = find_port(options, &port);
 
-    if (status != DP_OK)
-        return status;
+    DO(find_port(options, &port));
     if (host == NULL)
         host = secure_getenv("MASTER_ADDR");
     return resolve(host != NULL && host[0] != '\0' ? host : "127.0.0.1", port, address_out);

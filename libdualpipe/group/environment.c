@@ -3,6 +3,7 @@
  * environment.c: what launchers tell a rank about itself. */
 #include "group/environment.h"
 
+#include "base/do.h"
 #include "base/entries.h"
 #include "base/sized.h"
 
@@ -83,30 +84,24 @@ bool dp__launch_has(const char *key)
 static dp_status_t read_form(const form_t *form, dp_group_environment_t *environment_out)
 {
     dp_group_environment_t found = {.struct_size = sizeof(found), .launcher = form->launcher};
-    dp_status_t status = dp__environment_number(form->size, 1, DP_MAX_RANKS, &found.size);
 
-    if (status == DP_OK)
-        status = dp__environment_number(form->rank, 0, found.size - 1, &found.rank);
-    if (status != DP_OK)
-        return status;
+    DO(dp__environment_number(form->size, 1, DP_MAX_RANKS, &found.size));
+    DO(dp__environment_number(form->rank, 0, found.size - 1, &found.rank));
     found.local_rank = found.rank; /* all ranks on this host, unless we are told */
     if (secure_getenv(form->local_rank) != NULL)
-        status = dp__environment_number(form->local_rank, 0, found.size - 1, &found.local_rank);
-    if (status == DP_OK && form->mark == NULL && dp__launch_has("respawn"))
-        status = dp__launch_number("respawn", 0, INT32_MAX, &found.respawn);
-    if (status == DP_OK)
-        dp_sized_put(environment_out, &found);
-    return status;
+        DO(dp__environment_number(form->local_rank, 0, found.size - 1, &found.local_rank));
+    if (form->mark == NULL && dp__launch_has("respawn"))
+        DO(dp__launch_number("respawn", 0, INT32_MAX, &found.respawn));
+    dp_sized_put(environment_out, &found);
+    return DP_OK;
 }
 
 dp_status_t dp_group_environment(dp_group_environment_t *environment_out)
 {
     const dp_group_environment_t alone = {.struct_size = sizeof(alone), .size = 1, .launcher = "none"};
-    dp_status_t status = dp__sized_check("dp_group_environment: environment_out", environment_out,
-                                         "dp_group_environment_t", DP_GROUP_ENVIRONMENT_MIN);
 
-    if (status < 0)
-        return status;
+    DO(dp__sized_check("dp_group_environment: environment_out", environment_out, "dp_group_environment_t",
+                       DP_GROUP_ENVIRONMENT_MIN));
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
         if (forms[i].mark != NULL ? secure_getenv(forms[i].mark) != NULL : dp__launch_has("run"))
             return read_form(&forms[i], environment_out);

@@ -160,34 +160,29 @@ static dp_status_t check_open(const dp_group_t *group)
 
 dp_status_t dp_group_barrier(dp_group_t *group)
 {
-    dp_status_t status = check_open(group);
-
-    return status != DP_OK ? status : group->link->gather(group, DP__CONTROL_BARRIER, NULL, 0, NULL);
+    DO(check_open(group));
+    return group->link->gather(group, DP__CONTROL_BARRIER, NULL, 0, NULL);
 }
 
 dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out)
 {
-    dp_status_t status;
-
     if (bytes > DP__GATHER_BYTES)
         return dp_fail(DP_ERR_INVALID, "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
                        group->rank, bytes, DP__GATHER_BYTES);
-    status = check_open(group);
-    return status != DP_OK ? status : group->link->gather(group, DP__CONTROL_ALL_GATHER, mine, bytes, all_out);
+    DO(check_open(group));
+    return group->link->gather(group, DP__CONTROL_ALL_GATHER, mine, bytes, all_out);
 }
 
 dp_status_t dp__group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp__receive_fn receive,
                               void *user)
 {
-    dp_status_t status;
-
     if (root < 0 || root >= group->size)
         return dp_fail(DP_ERR_INVALID, "rank %d: collect at rank %d: there are ranks 0 to %d", group->rank, root,
                        group->size - 1);
     if (root == group->rank && receive == NULL)
         return dp_fail(DP_ERR_INVALID, "rank %d: the root of collect needs a function to receive with", group->rank);
-    status = check_open(group);
-    return status != DP_OK ? status : group->link->collect(group, root, mine, bytes, receive, user);
+    DO(check_open(group));
+    return group->link->collect(group, root, mine, bytes, receive, user);
 }
 
 void dp_group_abort(dp_group_t *group, dp_status_t status, const char *message)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * join.c: from options and environment to a group. */
+#include "base/do.h"
 #include "base/entries.h"
 #include "base/environment.h"
 #include "group/group.h"
@@ -8,16 +9,13 @@
 static dp_status_t who_are_we(dp_group_options_t *options)
 {
     dp_group_environment_t environment = {.struct_size = sizeof(environment)};
-    dp_status_t status;
 
     if (options->size != 0) {
         if (options->size < 1 || options->size > DP_MAX_RANKS || options->rank < 0 || options->rank >= options->size)
             return dp_fail(DP_ERR_INVALID, "group options: rank %d of %d ranks", options->rank, options->size);
         return DP_OK;
     }
-    status = dp_group_environment(&environment);
-    if (status != DP_OK)
-        return status;
+    DO(dp_group_environment(&environment));
     options->rank = environment.rank;
     options->size = environment.size;
     return DP_OK;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * local.c: a job of ranks that are threads of one process: everything is shared memory under one
  * mutex. */
+#include "base/do.h"
 #include "base/entries.h"
 #include "base/environment.h"
 #include "base/memory.h"
@@ -189,9 +190,7 @@ static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mi
     dp_status_t status;
 
     show_bytes(group, mine, bytes);
-    status = run_control(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
-    if (status != DP_OK)
-        return status;
+    DO(run_control(group, DP__CONTROL_COLLECT, (uint32_t)root, 0));
     if (group->rank == root)
         receive_all(job, receive, user);
     status = run_control(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
@@ -327,10 +326,8 @@ static dp_status_t local_recorder(dp_group_t *group, uint32_t capacity, dp_span_
     dp__recorder_t *recorder;
     void *memory = NULL;
     size_t bytes;
-    dp_status_t status = dp__recorder_bytes(capacity, &bytes);
 
-    if (status != DP_OK)
-        return status;
+    DO(dp__recorder_bytes(capacity, &bytes));
     recorder = dp__calloc(1, sizeof(*recorder));
     if (recorder != NULL)
         memory = dp__calloc(1, bytes);

@@ -5,6 +5,7 @@
  * grows with the hosts of the job and not with its ranks. On the wire: the machines (how many, then
  * two short texts each), then the rows (how many, then four numbers each: first rank, its process,
  * machine, what it holds). */
+#include "base/do.h"
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -162,15 +163,11 @@ dp_status_t dp__peers_read(dp__process_t *p, const unsigned char *at, const unsi
 {
     dp__peer_t *self = &p->peers.self;
     const int32_t pid = self->pid;
-    dp_status_t status;
 
     p->peers.count = 0;
     self->machine = -1;
-    status = get_machines(p, &at, end);
-    if (status == DP_OK)
-        status = get_rows(p, &at, end);
-    if (status != DP_OK)
-        return status;
+    DO(get_machines(p, &at, end));
+    DO(get_rows(p, &at, end));
     self->rank = -1; /* what rank 0 says of us is in a row like that of any other */
     *self = dp__peer(p, p->group.rank);
     self->pid = pid;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * process.c: a rank that is a separate process, as its threads see it. */
 #include "group/process.h"
+#include "base/do.h"
 #include "base/memory.h"
 
 #include <endian.h>
@@ -57,15 +58,11 @@ static dp_status_t process_put(dp_group_t *group, const char *key, const void *d
 {
     dp__process_t *p = dp__process_of(group);
     dp__request_t request = {0};
-    dp_status_t status = dp__cause_check(&p->cause);
 
-    if (status != DP_OK)
-        return status;
+    DO(dp__cause_check(&p->cause));
     if (!dp__is_hub(p))
         return ask_hub(p, DP__FRAME_PUT, key, data, bytes, &request);
-    status = dp__kv_put(&p->hub.kv, key, data, bytes, __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0);
-    if (status != DP_OK)
-        return status;
+    DO(dp__kv_put(&p->hub.kv, key, data, bytes, __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0));
     pthread_mutex_lock(&p->mutex);
     dp__hub_answer_gets(p);
     pthread_mutex_unlock(&p->mutex);
@@ -120,12 +117,11 @@ static uint32_t enter_control(dp__process_t *p, uint32_t kind, uint32_t root, co
 static dp_status_t run_control(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes,
                                void *all_out, int64_t timeout_ns)
 {
-    dp_status_t status = dp__cause_check(&p->cause);
+    dp_status_t status;
     char text[128];
     uint32_t control;
 
-    if (status != DP_OK)
-        return status;
+    DO(dp__cause_check(&p->cause));
     control = enter_control(p, kind, root, mine, bytes, all_out);
     status = dp__group_wait(&p->group, &p->control.over, control, timeout_ns, "a control collective");
     if (status == DP_ERR_TIMEOUT) {

@@ -4,6 +4,7 @@
  * file, and one that is no plugin or carries parts of the library, is refused with a sentence
  * instead of a crash in the loader. */
 #include "plugin/elf_check.h"
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/read_at.h"
 
@@ -213,7 +214,6 @@ static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is truncated: its symbols lie beyond the end", image->path);
     for (uint64_t i = 0; i < count; i++) {
         ElfW(Sym) symbol;
-        dp_status_t status;
         const char *name;
 
         memcpy(&symbol, image->base + symbols->sh_offset + i * sizeof(symbol), sizeof(symbol));
@@ -225,9 +225,7 @@ static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header
                 return refuse_need(image, name);
         } else if (strcmp(name, "dp_plugin_entry") == 0) {
             found = true;
-            status = exported ? check_entry(image, header, &symbol, preference) : DP_OK;
-            if (status < 0)
-                return status;
+            DO(exported ? check_entry(image, header, &symbol, preference) : DP_OK);
         } else if (exported || is_of_library(name)) {
             return refuse_symbol(image, name);
         }

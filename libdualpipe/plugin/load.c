@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * load.c: finds a plugin's file, judges it before any of its code can run, maps it for good and
  * judges what it says. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "plugin/bare_host.h"
 #include "plugin/candidates.h"
@@ -200,9 +201,7 @@ static dp_status_t judge_file(const char *path, char real[PATH_MAX], struct stat
 
     if (realpath(path, real) == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", path, strerror(errno));
-    status = check_folders(real);
-    if (status < 0)
-        return status;
+    DO(check_folders(real));
     fd = open(real, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", real, strerror(errno));
@@ -224,10 +223,9 @@ static dp_status_t load_file(const char *path, const dp_plugin_t **plugin_out)
     char real[PATH_MAX];
     uint32_t preference = 0;
     struct stat st;
-    dp_status_t status = judge_file(path, real, &st, &preference);
+    dp_status_t status = DP_OK;
 
-    if (status < 0)
-        return status;
+    DO(judge_file(path, real, &st, &preference));
     pthread_mutex_lock(&registry.mutex);
     *plugin_out = find_loaded(&st);
     if (*plugin_out == NULL)
@@ -367,7 +365,6 @@ int dp__plugin_candidates(const char *kind, dp__candidate_t list[DP__CANDIDATES]
 dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size, const void **table_out)
 {
     const void *found;
-    dp_status_t status;
     uint32_t bytes;
 
     if (plugin == NULL || id == NULL || table_out == NULL)
@@ -375,11 +372,8 @@ dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_
     found = plugin->get_interface(id);
     if (found == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s has no interface %s", plugin->name, id);
-    if (dp__interface_known(id)) {
-        status = dp__interface_complete(plugin, id, &found);
-        if (status < 0)
-            return status;
-    }
+    if (dp__interface_known(id))
+        DO(dp__interface_complete(plugin, id, &found));
     memcpy(&bytes, found, sizeof(bytes));
     if (bytes < min_size)
         return dp_fail(DP_ERR_PLUGIN,

@@ -109,13 +109,10 @@ static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, 
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
     dp_io_t route = moe_io(layer, call);
-    dp_status_t status;
 
     attention.x = call->x;
     attention.y = h_of(call);
-    status = layer->attention_vt->forward(layer->attention, &attention, s);
-    if (status < 0)
-        return status;
+    DO(layer->attention_vt->forward(layer->attention, &attention, s));
     route.x = h_of(call);
     return call_moe(layer, layer->moe_vt->route, call, &route, s);
 }
@@ -125,12 +122,9 @@ static dp_status_t attention_backward_input(void *self, const dp_segment_call_t 
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
     dp_io_t route = moe_io(layer, call);
-    dp_status_t status;
 
     route.dx = h_of(call);
-    status = call_moe(layer, layer->moe_vt->route_backward_input, call, &route, s);
-    if (status < 0)
-        return status;
+    DO(call_moe(layer, layer->moe_vt->route_backward_input, call, &route, s));
     attention.dy = h_of(call);
     attention.dx = call->dx;
     return layer->attention_vt->backward_input(layer->attention, &attention, s);
@@ -141,9 +135,9 @@ static dp_status_t attention_backward_weight(void *self, const dp_segment_call_t
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
     dp_io_t route = moe_io(layer, call);
-    dp_status_t status = call_moe(layer, layer->moe_vt->route_backward_weight, call, &route, s);
 
-    return status < 0 ? status : layer->attention_vt->backward_weight(layer->attention, &attention, s);
+    DO(call_moe(layer, layer->moe_vt->route_backward_weight, call, &route, s));
+    return layer->attention_vt->backward_weight(layer->attention, &attention, s);
 }
 
 static dp_status_t attention_recompute(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -324,30 +318,20 @@ static dp_status_t set_recompute(dp_moe_layer_t *layer)
 
 static dp_status_t build_layer(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t *part_out)
 {
-    dp_status_t status;
-
     layer->attention_sizes.struct_size = layer->moe_sizes.struct_size = sizeof(dp_block_sizes_t);
-    status = layer->attention_vt->sizes(layer->attention, &layer->attention_sizes);
-    if (status < 0)
-        return status;
-    status = layer->moe_vt->sizes(layer->moe, &layer->moe_sizes);
-    if (status < 0)
-        return status;
+    DO(layer->attention_vt->sizes(layer->attention, &layer->attention_sizes));
+    DO(layer->moe_vt->sizes(layer->moe, &layer->moe_sizes));
     layer->boundary_bytes = boundary_bytes;
     if (!dp__round_up(boundary_bytes, ALIGNMENT, &layer->h_bytes) || !round_sizes(&layer->attention_sizes) ||
         !round_sizes(&layer->moe_sizes) || !add_sizes(layer, &layer->sizes))
         return dp_fail(DP_ERR_INVALID, "MoE layer: its sizes add up to more than memory can hold");
-    status = list_params(layer);
-    if (status < 0)
-        return status;
+    DO(list_params(layer));
     memcpy(layer->segments, segments, sizeof(segments));
     for (size_t s = 0; s < NSEGMENTS; s++) {
         layer->segments[s].struct_size = sizeof(layer->segments[s]);
         layer->segments[s].self = layer;
     }
-    status = set_recompute(layer);
-    if (status < 0)
-        return status;
+    DO(set_recompute(layer));
     dp_sized_put(part_out, &(dp_part_t){.struct_size = sizeof(dp_part_t),
                                         .nsegments = NSEGMENTS,
                                         .segments = layer->segments,
@@ -438,23 +422,17 @@ dp_status_t dp__moe_layer_replicate(dp_moe_layer_t *layer, dp__replicas_t *repli
                                     dp_part_t *part)
 {
     const dp__replicas_config_t *shape;
-    dp_status_t status;
 
     if (layer == NULL || replicas == NULL || part == NULL || layer->replicas != NULL)
         return dp_fail(DP_ERR_INVALID, "replicas of experts: layer, replicas and part are required, once for a layer");
     shape = dp__replicas_config(replicas);
-    status = dp__replicas_check(shape->experts, shape->replicas, placement);
-    if (status >= 0)
-        status = find_replicas(layer, shape);
-    if (status < 0)
-        return status;
+    DO(dp__replicas_check(shape->experts, shape->replicas, placement));
+    DO(find_replicas(layer, shape));
     layer->placement = dp__calloc(shape->replicas, sizeof(*layer->placement));
     if (layer->placement == NULL)
         return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for a placement of %u replicas", shape->replicas);
     layer->replicas = replicas;
-    status = dp__replicas_allocate(replicas, &layer->device_placement);
-    if (status < 0)
-        return status;
+    DO(dp__replicas_allocate(replicas, &layer->device_placement));
     part->reduce = sum_replicas;
     part->reduce_self = layer;
     part->revision = &layer->revision;
@@ -465,13 +443,11 @@ dp_status_t dp__moe_layer_replicate(dp_moe_layer_t *layer, dp__replicas_t *repli
 dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement, const dp_replica_memory_t *memories,
                                int32_t count, uint64_t *sent_out)
 {
-    dp_status_t status;
-
     if (layer == NULL || layer->replicas == NULL)
         return dp_fail(DP_ERR_INVALID,
                        "dp_moe_layer_place: the layer has no replicated experts (dp_moe_config_t.replicas)");
-    status = dp__replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out);
-    return status < 0 ? status : set_placement(layer, placement);
+    DO(dp__replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out));
+    return set_placement(layer, placement);
 }
 
 void dp_moe_layer_free(dp_moe_layer_t *layer)

@@ -135,10 +135,9 @@ dp_status_t dp__replicas_open(const dp__replicas_config_t *config, dp__replicas_
 {
     dp_exchange_config_t exchange = {.struct_size = sizeof(exchange), .label = "experts that move"};
     dp__replicas_t *r;
-    dp_status_t status = check_replicas(config);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(check_replicas(config));
     r = dp__calloc(1, sizeof(*r));
     if (r == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the record of replicated experts");

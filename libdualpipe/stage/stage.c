@@ -530,16 +530,14 @@ dp_status_t dp__stage_put(const dp_stage_t *stage, int32_t index, dp_op_kind_t p
 dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *s)
 {
     size_t size = dp_dtype_bytes(stage->dtype), accumulator = dp_dtype_bytes(dp_dtype_accumulator(stage->dtype));
-    dp_status_t status = DP_OK;
 
-    for (int32_t i = 0; i < stage->nparts && status >= 0; i++) {
+    for (int32_t i = 0; i < stage->nparts; i++) {
         const dp__stage_part_t *part = &stage->parts[i];
 
         if (part->part.reduce != NULL)
-            status =
-                part->part.reduce(part->part.reduce_self, (char *)grads + part->params_offset / size * accumulator, s);
+            DO(part->part.reduce(part->part.reduce_self, (char *)grads + part->params_offset / size * accumulator, s));
     }
-    return status;
+    return DP_OK;
 }
 
 uint64_t dp__stage_revision(const dp_stage_t *stage)
