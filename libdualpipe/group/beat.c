@@ -136,7 +136,7 @@ static void end_for_silence(dp__process_t *p, int32_t rank, int64_t heard_ns, in
 {
     int64_t before = now_ns - dp__scaled_ns(DP__SILENCE_SECONDS) / 2;
     dp__rank_list_t ranks = {0};
-    char name[128], doing[320], text[DP__CAUSE_BYTES], self[128];
+    char name[128], doing[320], self[128];
     bool alone = dp__is_hub(p) && all_others_silent(p, before, rank);
 
     dp__peer_name(p, rank, name, sizeof(name));
@@ -147,16 +147,16 @@ static void end_for_silence(dp__process_t *p, int32_t rank, int64_t heard_ns, in
     else
         dp__rank_list_add(&ranks, 0);
     if (alone)
-        snprintf(text, sizeof(text),
-                 "%s is cut off, or all other hosts are: nothing has come from ranks %s for %.1f s; %s was last heard "
-                 "of%s",
-                 self, dp__rank_list_text(&ranks), (double)(now_ns - heard_ns) * 1e-9, name, doing);
+        dp__cause_set(
+            &p->cause, DP_ERR_PEER,
+            "%s is cut off, or all other hosts are: nothing has come from ranks %s for %.1f s; %s was last heard "
+            "of%s",
+            self, dp__rank_list_text(&ranks), (double)(now_ns - heard_ns) * 1e-9, name, doing);
     else
-        snprintf(text, sizeof(text), "%s is out of reach: nothing has come from %s%s%s for %.1f s%s%s", name,
-                 ranks.count > 1 ? "that host (ranks " : "it", ranks.count > 1 ? dp__rank_list_text(&ranks) : "",
-                 ranks.count > 1 ? ")" : "", (double)(now_ns - heard_ns) * 1e-9,
-                 doing[0] != '\0' ? "; it was last heard of" : "", doing);
-    dp__cause_set(&p->cause, DP_ERR_PEER, text);
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%s is out of reach: nothing has come from %s%s%s for %.1f s%s%s", name,
+                      ranks.count > 1 ? "that host (ranks " : "it", ranks.count > 1 ? dp__rank_list_text(&ranks) : "",
+                      ranks.count > 1 ? ")" : "", (double)(now_ns - heard_ns) * 1e-9,
+                      doing[0] != '\0' ? "; it was last heard of" : "", doing);
 }
 
 static void look_for_silence(dp__process_t *p, int64_t now_ns)

@@ -5,14 +5,17 @@
 
 #include <stdio.h>
 
-bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *message)
+bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *fmt, ...)
 {
     uint32_t nobody = 0;
+    va_list args;
 
     if (!__atomic_compare_exchange_n(&cause->claimed, &nobody, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return false;
     cause->status = status < 0 ? status : DP_ERR_ABORTED;
-    snprintf(cause->message, sizeof(cause->message), "%s", message);
+    va_start(args, fmt);
+    vsnprintf(cause->message, sizeof(cause->message), fmt, args);
+    va_end(args);
     /* in this order: who has waited for the record finds the job ended as well */
     __atomic_store_n(&cause->abort.word, 1, __ATOMIC_RELEASE);
     dp__signal_post(&cause->published, 1);
@@ -50,12 +53,8 @@ dp_status_t dp__cause_check(dp__cause_t *cause)
     if (!dp__cause_is_set(cause))
         return DP_OK;
     by = __atomic_load_n(&cause->interrupted, __ATOMIC_ACQUIRE);
-    if (by != 0 && __atomic_load_n(&cause->claimed, __ATOMIC_ACQUIRE) == 0) {
-        char text[64];
-
-        snprintf(text, sizeof(text), "interrupted: rank %u was asked to stop", by - 1);
-        dp__cause_set(cause, DP_ERR_INTERRUPTED, text);
-    }
+    if (by != 0 && __atomic_load_n(&cause->claimed, __ATOMIC_ACQUIRE) == 0)
+        dp__cause_set(cause, DP_ERR_INTERRUPTED, "interrupted: rank %u was asked to stop", by - 1);
     if (dp__signal_wait(&cause->published, 1, INT64_MAX, NULL) != DP_OK)
         return DP_ERR_ABORTED;
     return dp_fail(cause->status, "%s", cause->message);

@@ -20,7 +20,7 @@ typedef struct dp__cause {
 } dp__cause_t;
 
 /* true for the first caller alone. */
-bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *message);
+bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *fmt, ...) DP_PRINTF(3, 4);
 /* The same from a signal handler: the next reader writes the record. */
 void dp__cause_interrupt(dp__cause_t *cause, int32_t rank);
 /* The job goes on without it. Nobody may be waiting under the cause. */

@@ -80,14 +80,11 @@ void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, si
                size_t second_bytes)
 {
     dp__connection_t *c = dp__is_hub(p) ? p->contacts[frame->to].connection : dp__hub_connection(p);
-    char text[96];
 
     if (c == NULL || c->phase == DP__PHASE_GONE || c->closing)
         return; /* whoever is gone is dealt with elsewhere */
-    if (!dp__wire_send2(&c->wire, frame, first, first_bytes, second, second_bytes)) {
-        snprintf(text, sizeof(text), "rank %d: no memory for a message to rank %d", p->group.rank, frame->to);
-        dp__cause_set(&p->cause, DP_ERR_NOMEM, text);
-    }
+    if (!dp__wire_send2(&c->wire, frame, first, first_bytes, second, second_bytes))
+        dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank %d: no memory for a message to rank %d", p->group.rank, frame->to);
 }
 
 void dp__send(dp__process_t *p, const dp__frame_t *frame)
@@ -111,17 +108,16 @@ void dp__peer_died(dp__process_t *p, int32_t rank, int error)
 {
     bool joining = dp__signal_value(&p->join.done) == 0,
          unreachable = error != 0 && error != ECONNRESET && error != EPIPE;
-    char name[128], doing[320], text[640];
+    char name[128], doing[320];
 
     dp__peer_name(p, rank, name, sizeof(name));
     dp__news_doing(p, rank, doing, sizeof(doing));
     if (unreachable) /* whether it lives nobody knows */
-        snprintf(text, sizeof(text), "%s is out of reach: %s%s%s", name, strerror(error),
-                 doing[0] != '\0' ? "; it was last heard of" : "", doing);
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%s is out of reach: %s%s%s", name, strerror(error),
+                      doing[0] != '\0' ? "; it was last heard of" : "", doing);
     else
-        snprintf(text, sizeof(text), "%s died%s", name,
-                 doing[0] == '\0' && joining ? " while the ranks were joining" : doing);
-    dp__cause_set(&p->cause, DP_ERR_PEER, text);
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%s died%s", name,
+                      doing[0] == '\0' && joining ? " while the ranks were joining" : doing);
 }
 
 void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t control)

@@ -39,6 +39,13 @@ typedef struct dp__connection {
     char from[64];
 } dp__connection_t;
 
+/* One of a handshake; over a slow line each answer takes its time. */
+static inline void dp__enter_phase(dp__connection_t *c, dp__phase_t phase)
+{
+    c->phase = phase;
+    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+}
+
 /* ---- spoke.c; with the mutex ---- */
 void dp__spoke_tick(dp__process_t *p, int64_t now_ns);
 /* The socket can be written to while connecting. */

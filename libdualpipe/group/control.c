@@ -55,20 +55,19 @@ static void push_proposal(dp__process_t *p, int64_t now)
         dp__hang_report_without_hub(p, p->proposal.status, p->proposal.text);
     else if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
         /* rank 0 does not answer: then it is ours */
-        dp__cause_set(&p->cause, p->proposal.status, p->proposal.text);
+        dp__cause_set(&p->cause, p->proposal.status, "%s", p->proposal.text);
 }
 
 /* Whoever ends before it has said who it is is known to the launcher alone. Those who join again
  * hear by a door that is shut that nobody comes. */
 static void heed_ends(dp__process_t *p)
 {
-    char end[512], text[640];
+    char end[512];
 
     if (dp__signal_value(&p->join.done) != 0 || dp__cause_is_set(&p->cause) || p->stop || p->join.lost[0] != '\0' ||
         !dp__ends_next(&p->join.ends, end, sizeof(end)))
         return;
-    snprintf(text, sizeof(text), "%s before all ranks had joined", end);
-    dp__cause_set(&p->cause, DP_ERR_PEER, text);
+    dp__cause_set(&p->cause, DP_ERR_PEER, "%s before all ranks had joined", end);
 }
 
 static void tick(dp__process_t *p, int64_t now)

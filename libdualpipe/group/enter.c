@@ -237,6 +237,6 @@ dp_status_t dp__process_reform(dp_group_t *group)
     pthread_mutex_lock(&p->mutex);
     group->respawn = false; /* that was the last time */
     pthread_mutex_unlock(&p->mutex);
-    dp__cause_set(&p->cause, status, dp_last_error());
+    dp__cause_set(&p->cause, status, "%s", dp_last_error());
     return status;
 }

@@ -39,6 +39,16 @@ const char *dp__control_name(uint32_t kind)
     }
 }
 
+bool dp__control_match(dp__cause_t *cause, const dp__control_t *a, const dp__control_t *b)
+{
+    if (a->kind == b->kind && a->root == b->root && a->bytes == b->bytes)
+        return true;
+    dp__cause_set(cause, DP_ERR_PROTOCOL,
+                  "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)", a->rank,
+                  dp__control_name(a->kind), a->bytes, a->root, b->rank, dp__control_name(b->kind), b->bytes, b->root);
+    return false;
+}
+
 void dp__host_name(char name[DP__HOST_BYTES])
 {
     if (gethostname(name, DP__HOST_BYTES) != 0 || name[0] == '\0')

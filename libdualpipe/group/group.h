@@ -36,6 +36,14 @@ typedef enum dp__control_kind {
     DP__CONTROL_SETTLE = 6
 } dp__control_kind_t;
 const char *dp__control_name(uint32_t kind);
+/* What a rank is in, or comes with. */
+typedef struct dp__control {
+    uint32_t kind, root;
+    size_t bytes;
+    int32_t rank; /* whose */
+} dp__control_t;
+/* Whether both are the same; if not, that is the job's cause. */
+bool dp__control_match(dp__cause_t *cause, const dp__control_t *first, const dp__control_t *other);
 
 /* One rank's part in leaving a collect: what came of it at the root. */
 typedef struct dp__verdict {

@@ -121,7 +121,7 @@ void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const cha
                                .extra = 1,
                                .bytes = (uint32_t)strlen(longer),
                                .payload = (const unsigned char *)longer});
-    dp__cause_set(&p->cause, status, longer);
+    dp__cause_set(&p->cause, status, "%s", longer);
 }
 
 /* ---- what rank 0 makes of it ---- */
@@ -326,18 +326,17 @@ static void look_at_silent(dp__process_t *p)
 
 static void name_stalled(dp__process_t *p)
 {
-    char text[DP__CAUSE_BYTES], root_text[512], file[DP__LAST_SPANS_TEXT];
+    char root_text[512], file[DP__LAST_SPANS_TEXT];
     bool circle;
-    int32_t root;
+    int32_t root = find_root(p, &circle);
 
-    root = find_root(p, &circle);
     log_all(p);
     say_root(p, root, circle, root_text, sizeof(root_text));
     if (p->last.timeline != NULL)
         take_near(p);
     dp__last_spans_name(&p->last, file, sizeof(file));
-    snprintf(text, sizeof(text), "%.500s%s; first to say so: %.200s", root_text, file, p->hub.hang_report.text);
-    dp__cause_set(&p->cause, p->hub.hang_report.status, text);
+    dp__cause_set(&p->cause, p->hub.hang_report.status, "%.500s%s; first to say so: %.200s", root_text, file,
+                  p->hub.hang_report.text);
 }
 
 void dp__hang_report_conclude(dp__process_t *p)
@@ -351,7 +350,7 @@ bool dp__hang_report_left(dp__process_t *p)
 {
     if (p->hub.hang_report.answers == NULL || p->hub.hang_report.reporter < 0)
         return false;
-    dp__cause_set(&p->cause, p->hub.hang_report.status, p->hub.hang_report.text);
+    dp__cause_set(&p->cause, p->hub.hang_report.status, "%s", p->hub.hang_report.text);
     return true;
 }
 

@@ -21,6 +21,8 @@ static size_t stranger_limit(const dp__process_t *p)
 
 /* ---- strangers ---- */
 
+#define NO_RANK "it does not speak as a rank does"
+
 /* Whoever is at the port can make us write this: rarely. */
 static void log_stranger(dp__process_t *p, const dp__connection_t *c, const char *why)
 {
@@ -31,6 +33,12 @@ static void log_stranger(dp__process_t *p, const dp__connection_t *c, const char
         return;
     p->hub.next_log_ns = now + 10000000000;
     dp_log(DP_LOG_WARN, "group", "rank 0 dropped a connection from %s: %s (%u so far)", c->from, why, p->hub.strangers);
+}
+
+static void drop_stranger(dp__process_t *p, dp__connection_t *c, const char *why)
+{
+    log_stranger(p, c, why);
+    c->phase = DP__PHASE_GONE;
 }
 
 static bool is_stranger(const dp__connection_t *c)
@@ -50,10 +58,8 @@ static void limit_strangers(dp__process_t *p)
             if (oldest == NULL) /* they lie in the order they came in */
                 oldest = p->connections.all[i];
         }
-    if (strangers > stranger_limit(p)) {
-        log_stranger(p, oldest, "too many connections that do not say who they are");
-        oldest->phase = DP__PHASE_GONE;
-    }
+    if (strangers > stranger_limit(p))
+        drop_stranger(p, oldest, "too many connections that do not say who they are");
 }
 
 static void take_in(dp__process_t *p, int fd, const struct sockaddr *from, socklen_t bytes)
@@ -65,8 +71,7 @@ static void take_in(dp__process_t *p, int fd, const struct sockaddr *from, sockl
         return;
     }
     dp__watch_host(fd);
-    c->phase = DP__PHASE_HELLO;
-    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+    dp__enter_phase(c, DP__PHASE_HELLO);
     dp__address_text(from, bytes, c->from, sizeof(c->from));
     limit_strangers(p);
 }
@@ -118,26 +123,17 @@ static void note_trouble(dp__process_t *p, const char *text)
         snprintf(p->join.trouble + used, sizeof(p->join.trouble) - used, "; %s", text);
 }
 
-static uint32_t read_u32(const unsigned char *at)
-{
-    uint32_t value;
-
-    memcpy(&value, at, sizeof(value));
-    return le32toh(value);
-}
-
 static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     dp__transcript_t *t = &c->transcript;
     const unsigned char *at = frame->payload;
 
     if (frame->type != DP__FRAME_HELLO || frame->bytes != 12 + DP__NONCE_BYTES + DP__SHA256_BYTES) {
-        log_stranger(p, c, "it does not speak as a rank does");
-        c->phase = DP__PHASE_GONE;
+        drop_stranger(p, c, NO_RANK);
         return;
     }
     *t = (dp__transcript_t){
-        .version = read_u32(at), .rank = (int32_t)read_u32(at + 4), .size = (int32_t)read_u32(at + 8)};
+        .version = dp__get_u32(at), .rank = (int32_t)dp__get_u32(at + 4), .size = (int32_t)dp__get_u32(at + 8)};
     memcpy(t->rank_nonce, at + 12, DP__NONCE_BYTES);
     memcpy(t->digest, at + 12 + DP__NONCE_BYTES, DP__SHA256_BYTES);
     if (t->version != DP__PROTOCOL_VERSION) {
@@ -150,10 +146,7 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         c->phase = DP__PHASE_GONE;
         return;
     }
-    c->phase = DP__PHASE_PROOF;
-    c->deadline_ns =
-        /* over a slow line each answer takes its time */
-        dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+    dp__enter_phase(c, DP__PHASE_PROOF);
     if (!dp__wire_send(&c->wire,
                        &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = t->hub_nonce}))
         c->phase = DP__PHASE_GONE;
@@ -165,8 +158,7 @@ static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     char text[128];
 
     if (!dp__frame_is_bare(frame)) {
-        log_stranger(p, c, "it does not speak as a rank does");
-        c->phase = DP__PHASE_GONE;
+        drop_stranger(p, c, NO_RANK);
         return;
     }
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_PROOF, &c->transcript, wanted);
@@ -181,8 +173,7 @@ static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     dp__secret_prove(&p->join.secret, DP__LABEL_HUB_PROOF, &c->transcript, proof);
     dp__secret_prove(&p->join.secret, DP__LABEL_HUB_KEY, &c->transcript, ours);
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_KEY, &c->transcript, theirs);
-    c->phase = DP__PHASE_WELCOME;
-    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+    dp__enter_phase(c, DP__PHASE_WELCOME);
     if (!dp__wire_send(&c->wire, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof}))
         c->phase = DP__PHASE_GONE;
     dp__wire_seal(&c->wire, ours, theirs);
@@ -229,9 +220,8 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
     char text[DP__CAUSE_BYTES], differences[DP__CAUSE_BYTES - 128], name[128];
 
     if (c->transcript.size != p->group.size) {
-        snprintf(text, sizeof(text), "rank %d (on %s) was started as one of %d ranks, rank 0 as one of %d", rank, host,
-                 c->transcript.size, p->group.size);
-        dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
+        dp__cause_set(&p->cause, DP_ERR_MISMATCH, "rank %d (on %s) was started as one of %d ranks, rank 0 as one of %d",
+                      rank, host, c->transcript.size, p->group.size);
         return false;
     }
     if (p->contacts[rank].connection != NULL || dp__peer(p, rank).pid != 0) {
@@ -244,8 +234,7 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
     }
     if (!dp__digest_equal(c->transcript.digest, p->join.digest) &&
         !dp__settings_equal(p->join.settings, 0, settings, rank, differences, sizeof(differences))) {
-        snprintf(text, sizeof(text), "the ranks were started with different settings: %s", differences);
-        dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
+        dp__cause_set(&p->cause, DP_ERR_MISMATCH, "the ranks were started with different settings: %s", differences);
         return false;
     }
     return true;
@@ -385,19 +374,9 @@ static bool hear_get(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 /* ---- control collectives ---- */
 
-static void gather_mismatch(dp__process_t *p, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
+static bool begin_gather(dp__process_t *p, const dp__control_t *control)
 {
-    char text[256];
-
-    snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
-             p->hub.gather.first, dp__control_name(p->hub.gather.kind), p->hub.gather.bytes, p->hub.gather.root, rank,
-             dp__control_name(kind), bytes, root);
-    dp__cause_set(&p->cause, DP_ERR_PROTOCOL, text);
-}
-
-static bool begin_gather(dp__process_t *p, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
-{
-    size_t total = bytes * (size_t)p->group.size; /* at most 4096 * 64 KiB */
+    size_t total = control->bytes * (size_t)p->group.size; /* at most 4096 * 64 KiB */
 
     if (total > p->hub.gather.room) {
         dp__free(p->hub.gather.data);
@@ -409,16 +388,13 @@ static bool begin_gather(dp__process_t *p, int32_t rank, uint32_t kind, uint32_t
         }
         p->hub.gather.room = total;
     }
-    p->hub.gather.kind = kind;
-    p->hub.gather.root = root;
-    p->hub.gather.bytes = bytes;
-    p->hub.gather.first = rank;
+    p->hub.gather.control = *control;
     return true;
 }
 
 static void end_gather(dp__process_t *p)
 {
-    size_t total = p->hub.gather.bytes * (size_t)p->group.size, offset = 0;
+    size_t total = p->hub.gather.control.bytes * (size_t)p->group.size, offset = 0;
 
     do { /* at least one frame, also when there is nothing to carry */
         size_t bytes = total - offset < DP__CHUNK_BYTES ? total - offset : DP__CHUNK_BYTES;
@@ -432,9 +408,9 @@ static void end_gather(dp__process_t *p)
                                        .payload = p->hub.gather.data + offset});
         offset += bytes;
     } while (offset < total);
-    if (p->hub.gather.kind == DP__CONTROL_LEAVE)
+    if (p->hub.gather.control.kind == DP__CONTROL_LEAVE)
         p->over = true;
-    if (p->hub.gather.kind == DP__CONTROL_SETTLE)
+    if (p->hub.gather.control.kind == DP__CONTROL_SETTLE)
         dp__kv_settle(&p->hub.kv);
     if (total > 0 && p->control.all_out != NULL && p->control.bytes == total)
         memcpy(p->control.all_out, p->hub.gather.data, total);
@@ -447,13 +423,17 @@ static void end_gather(dp__process_t *p)
 void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t control, uint32_t kind, uint32_t root,
                         const void *data, size_t bytes)
 {
+    const dp__control_t own = {kind, root, bytes, rank};
+
     if (dp__cause_is_set(&p->cause))
         return;
-    if (p->hub.gather.arrived == 0 && !begin_gather(p, rank, kind, root, bytes))
+    if (p->hub.gather.arrived == 0 && !begin_gather(p, &own))
         return;
-    if (control != p->hub.gather.number || p->hub.gather.here[rank] || kind != p->hub.gather.kind ||
-        root != p->hub.gather.root || bytes != p->hub.gather.bytes) {
-        gather_mismatch(p, rank, kind, root, bytes);
+    if (!dp__control_match(&p->cause, &p->hub.gather.control, &own))
+        return;
+    if (control != p->hub.gather.number || p->hub.gather.here[rank]) {
+        dp__cause_set(&p->cause, DP_ERR_PROTOCOL, "rank %d is in control collective %u, rank 0 gathers number %u", rank,
+                      control, p->hub.gather.number);
         return;
     }
     p->hub.gather.here[rank] = true;
@@ -471,7 +451,7 @@ bool dp__hub_hear_step(dp__process_t *p, int32_t rank, const dp__step_call_t *ca
     if (call->first > own || call->count > size || call->first + call->count > size || own - call->first >= call->count)
         return false;
     if (!dp__steps_hear(p->hub.said, p->group.size, rank, call, text, sizeof(text)))
-        dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
+        dp__cause_set(&p->cause, DP_ERR_MISMATCH, "%s", text);
     return true;
 }
 
@@ -491,32 +471,22 @@ static bool hear_step(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 /* ---- the end ---- */
 
-static void nobody_came(dp__process_t *p, const char *why, dp__rank_list_t *missing)
-{
-    char text[DP__CAUSE_BYTES];
-
-    snprintf(text, sizeof(text), "%.640s; nobody came in place of rank %s: %.200s", p->join.lost,
-             dp__rank_list_text(missing), why);
-    dp__cause_set(&p->cause, DP_ERR_PEER, text);
-}
-
 /* "...: of 4 ranks these did not come: 2, 3; a second rank 1 was refused" */
 static void join_failed(dp__process_t *p, const char *who_waited)
 {
     dp__rank_list_t missing = {0};
-    char text[DP__CAUSE_BYTES + 384], hint[384];
+    char hint[384];
 
     dp__address_hint(&p->join.address, dp__host_of(p, 0), hint, sizeof(hint));
     for (int32_t r = 1; r < p->group.size; r++)
         if (dp__peer(p, r).pid == 0)
             dp__rank_list_add(&missing, r);
-    if (p->join.lost[0] != '\0') {
-        nobody_came(p, who_waited, &missing);
-        return;
-    }
-    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not reach %s: %s%s%s", who_waited, p->group.size,
-             p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
-    dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, text);
+    if (p->join.lost[0] != '\0')
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%.640s; nobody came in place of rank %s: %.200s", p->join.lost,
+                      dp__rank_list_text(&missing), who_waited);
+    else
+        dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, "%.300s: of %d ranks these did not reach %s: %s%s%s", who_waited,
+                      p->group.size, p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
 }
 
 void dp__hub_door_shut(dp__process_t *p)
@@ -549,7 +519,7 @@ void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const cha
         text = longer;
     }
     if (status != DP_ERR_TIMEOUT || !dp__hang_report_open(p, rank, status, text))
-        dp__cause_set(&p->cause, status, text);
+        dp__cause_set(&p->cause, status, "%s", text);
 }
 
 void dp__hub_spread(dp__process_t *p)
@@ -589,16 +559,16 @@ bool dp__hub_done(const dp__process_t *p)
 
 void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
 {
-    char name[128], text[256];
+    char name[128];
 
     if (is_stranger(c)) {
         if (status == DP_ERR_PROTOCOL)
-            log_stranger(p, c, "it does not speak as a rank does");
+            drop_stranger(p, c, NO_RANK);
         return;
     }
     if (c->closing || c->phase != DP__PHASE_JOINED || p->over)
         return;
-    if (p->hub.gather.arrived > 0 && p->hub.gather.kind == DP__CONTROL_LEAVE && p->hub.gather.here[c->rank])
+    if (p->hub.gather.arrived > 0 && p->hub.gather.control.kind == DP__CONTROL_LEAVE && p->hub.gather.here[c->rank])
         return; /* it had nothing left to do */
     if (p->group.respawn && dp__signal_value(&p->join.done) == 0) {
         forget_member(p, c);
@@ -610,10 +580,9 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
         return;
     }
     dp__peer_name(p, c->rank, name, sizeof(name));
-    snprintf(text, sizeof(text), "%s: %s", name,
-             status == DP_ERR_NOMEM ? "rank 0 has no memory for what it sends"
-                                    : "what arrives on its connection is not from the job");
-    dp__cause_set(&p->cause, status, text);
+    dp__cause_set(&p->cause, status, "%s: %s", name,
+                  status == DP_ERR_NOMEM ? "rank 0 has no memory for what it sends"
+                                         : "what arrives on its connection is not from the job");
 }
 
 void dp__hub_tick(dp__process_t *p, int64_t now_ns)
@@ -625,10 +594,8 @@ void dp__hub_tick(dp__process_t *p, int64_t now_ns)
     for (size_t i = 0; i < p->connections.count; i++) {
         dp__connection_t *c = p->connections.all[i];
 
-        if (now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE) {
-            log_stranger(p, c, "it took too long to say who it is");
-            c->phase = DP__PHASE_GONE;
-        }
+        if (now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE)
+            drop_stranger(p, c, "it took too long to say who it is");
     }
     if (dp__signal_value(&p->join.done) == 0 && now_ns >= p->join.deadline_ns) {
         snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join.limit_ns * 1e-9);
@@ -676,7 +643,7 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
     case DP__FRAME_ABORT:
         c->gave_up = true;
         if (frame->extra != 0)
-            dp__cause_set(&p->cause, frame->value, (const char *)frame->payload);
+            dp__cause_set(&p->cause, frame->value, "%s", (const char *)frame->payload);
         else
             dp__hub_abort(p, c->rank, frame->value, (const char *)frame->payload, frame->id);
         return true;

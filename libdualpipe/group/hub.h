@@ -27,9 +27,9 @@ typedef struct dp__hub {
     dp__kv_t kv;
     dp__waiting_get_t *waiting_gets;
     struct {
-        uint32_t number, kind, root;
-        size_t bytes;
-        int32_t arrived, first;
+        uint32_t number;
+        dp__control_t control; /* as whoever came first said */
+        int32_t arrived;
         bool *here; /* [size] */
         unsigned char *data;
         size_t room;

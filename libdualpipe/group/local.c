@@ -24,9 +24,7 @@ typedef struct job {
     dp__kv_t kv;
     pthread_mutex_t mutex; /* all below */
     int32_t size, alive, arrived;
-    uint32_t kind, root; /* of the control collective that is gathering, from whoever came first */
-    size_t bytes;
-    int32_t first;
+    dp__control_t control; /* that is gathering, from whoever came first */
     dp_signal_t controls;  /* how many are over */
     dp__verdict_t verdict; /* of the root of collect */
     dp__step_calls_t *said;
@@ -66,7 +64,7 @@ static void end_hang(dp_group_t *group, const char *message)
 {
     job_t *job = job_of(group);
     dp__last_spans_t last = {.timeline = NULL};
-    char text[DP__CAUSE_BYTES], file[DP__LAST_SPANS_TEXT];
+    char file[DP__LAST_SPANS_TEXT];
 
     if (!dp__cause_is_set(group->cause) && dp__last_spans_open(&last, job->size)) {
         pthread_mutex_lock(&job->mutex);
@@ -75,8 +73,7 @@ static void end_hang(dp_group_t *group, const char *message)
         pthread_mutex_unlock(&job->mutex);
     }
     dp__last_spans_name(&last, file, sizeof(file));
-    snprintf(text, sizeof(text), "%.600s%s", message, file);
-    if (dp__cause_set(group->cause, DP_ERR_TIMEOUT, text))
+    if (dp__cause_set(group->cause, DP_ERR_TIMEOUT, "%.600s%s", message, file))
         dp__last_spans_write(&last);
     dp__last_spans_drop(&last);
 }
@@ -84,23 +81,15 @@ static void end_hang(dp_group_t *group, const char *message)
 /* ---- control collectives ---- */
 
 /* With the mutex: false when this control collective can never be complete; then the job ends. */
-static bool check_control(job_t *job, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
+static bool check_control(job_t *job, const dp__control_t *control)
 {
-    char text[256];
-
     for (int32_t r = 0; r < job->size; r++)
         if (job->places[r].left) {
-            snprintf(text, sizeof(text), "rank %d has left the job while rank %d is in %s", r, rank,
-                     dp__control_name(kind));
-            dp__cause_set(&job->cause, DP_ERR_PEER, text);
+            dp__cause_set(&job->cause, DP_ERR_PEER, "rank %d has left the job while rank %d is in %s", r, control->rank,
+                          dp__control_name(control->kind));
             return false;
         }
-    if (job->kind == kind && job->root == root && job->bytes == bytes)
-        return true;
-    snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
-             job->first, dp__control_name(job->kind), job->bytes, job->root, rank, dp__control_name(kind), bytes, root);
-    dp__cause_set(&job->cause, DP_ERR_PROTOCOL, text);
-    return false;
+    return dp__control_match(&job->cause, &job->control, control);
 }
 
 /* What the others may read of ours after the next control collective and until the one after it. */
@@ -115,19 +104,16 @@ static void show_bytes(dp_group_t *group, const void *mine, size_t bytes)
 static dp_status_t run_control(dp_group_t *group, uint32_t kind, uint32_t root, size_t bytes)
 {
     job_t *job = job_of(group);
+    const dp__control_t own = {kind, root, bytes, group->rank};
     dp__rank_list_t missing = {0};
     char what[256];
     uint32_t control;
     dp_status_t status;
 
     pthread_mutex_lock(&job->mutex);
-    if (job->arrived == 0) {
-        job->kind = kind;
-        job->root = root;
-        job->bytes = bytes;
-        job->first = group->rank;
-    }
-    if (!check_control(job, group->rank, kind, root, bytes)) {
+    if (job->arrived == 0)
+        job->control = own;
+    if (!check_control(job, &own)) {
         pthread_mutex_unlock(&job->mutex);
         return dp__cause_check(group->cause);
     }
@@ -206,7 +192,7 @@ static void local_tell_step(dp_group_t *group, const dp__step_call_t *call)
 
     pthread_mutex_lock(&job->mutex);
     if (!dp__steps_hear(job->said, job->size, group->rank, call, text, sizeof(text)))
-        dp__cause_set(group->cause, DP_ERR_MISMATCH, text);
+        dp__cause_set(group->cause, DP_ERR_MISMATCH, "%s", text);
     pthread_mutex_unlock(&job->mutex);
 }
 
@@ -217,7 +203,7 @@ static void local_abort(dp_group_t *group, dp_status_t status, const char *messa
     if (status == DP_ERR_TIMEOUT)
         end_hang(group, message);
     else
-        dp__cause_set(group->cause, status, message);
+        dp__cause_set(group->cause, status, "%s", message);
 }
 
 static void local_interrupt(dp_group_t *group)
@@ -263,7 +249,7 @@ static void local_leave(dp_group_t *group)
     pthread_mutex_lock(&job->mutex);
     job->places[group->rank].left = true;
     if (job->arrived > 0)
-        (void)check_control(job, job->first, job->kind, job->root, job->bytes);
+        (void)check_control(job, &job->control);
     last = --job->alive == 0;
     pthread_mutex_unlock(&job->mutex);
     if (last)

@@ -9,7 +9,6 @@
 #include "base/memory.h"
 #include "group/process.h"
 
-#include <endian.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,13 +32,6 @@ dp_status_t dp__peers_open(dp__process_t *p)
 
 /* ---- telling ---- */
 
-static size_t put_u32(unsigned char *at, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(at, &value, sizeof(value));
-    return sizeof(value);
-}
-
 static size_t put_machine_text(unsigned char *at, const char *text)
 {
     const size_t length = strlen(text);
@@ -51,11 +43,11 @@ static size_t put_machine_text(unsigned char *at, const char *text)
 
 static size_t put_peer(unsigned char *at, const dp__peer_t *row)
 {
-    size_t n = put_u32(at, (uint32_t)row->rank);
-
-    n += put_u32(at + n, (uint32_t)row->pid);
-    n += put_u32(at + n, (uint32_t)row->machine);
-    return n + put_u32(at + n, row->held);
+    dp__put_u32(at, (uint32_t)row->rank);
+    dp__put_u32(at + 4, (uint32_t)row->pid);
+    dp__put_u32(at + 8, (uint32_t)row->machine);
+    dp__put_u32(at + 12, row->held);
+    return ROW_BYTES;
 }
 
 size_t dp__peers_write(const dp__process_t *p, unsigned char **bytes_out)
@@ -64,12 +56,12 @@ size_t dp__peers_write(const dp__process_t *p, unsigned char **bytes_out)
     unsigned char *table = dp__allocate(4 + machines * most + 4 + (size_t)p->group.size * ROW_BYTES, 16), *count;
     dp__peer_t last = {0};
     uint32_t rows = 0;
-    size_t n;
+    size_t n = 4;
 
     *bytes_out = table;
     if (table == NULL)
         return 0;
-    n = put_u32(table, (uint32_t)machines);
+    dp__put_u32(table, (uint32_t)machines);
     for (size_t i = 0; i < machines; i++) {
         n += put_machine_text(table + n, p->machines.all[i].host);
         n += put_machine_text(table + n, p->machines.all[i].name);
@@ -85,7 +77,7 @@ size_t dp__peers_write(const dp__process_t *p, unsigned char **bytes_out)
         rows++;
         last = peer;
     }
-    put_u32(count, rows);
+    dp__put_u32(count, rows);
     return n;
 }
 
@@ -111,8 +103,7 @@ static bool get_u32(const unsigned char **at, const unsigned char *end, uint32_t
 {
     if (end - *at < 4)
         return false;
-    memcpy(value_out, *at, 4);
-    *value_out = le32toh(*value_out);
+    *value_out = dp__get_u32(*at);
     *at += 4;
     return true;
 }

@@ -274,7 +274,7 @@ static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint
     dp__process_wake(p);
     /* rank 0 decides whose cause was the first */
     if (dp__signal_wait(&p->cause.published, 1, deadline, NULL) != DP_OK)
-        dp__cause_set(&p->cause, status, text);
+        dp__cause_set(&p->cause, status, "%s", text);
 }
 
 static void process_abort(dp_group_t *group, dp_status_t status, const char *message)

@@ -4,25 +4,12 @@
 #include "base/memory.h"
 #include "group/process.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...) DP_PRINTF(3, 4);
-static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...)
-{
-    char text[DP__CAUSE_BYTES];
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    dp__cause_set(&p->cause, status, text);
-}
 
 /* ---- connecting ---- */
 
@@ -43,7 +30,7 @@ static void try_again_after(dp__process_t *p, int error)
     char why[160];
 
     if (error == ECONNREFUSED && p->join.lost[0] != '\0') {
-        end_join(p, DP_ERR_PEER, "%.640s; nobody came in its place: " DP__DOOR_SHUT, p->join.lost);
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%.640s; nobody came in its place: " DP__DOOR_SHUT, p->join.lost);
         return;
     }
     if (error == ETIMEDOUT) { /* dp__watch_host's limit came before the handshake's */
@@ -78,12 +65,11 @@ static void start_connection(dp__process_t *p)
     c = dp__connection_new(p, fd);
     if (c == NULL) {
         close(fd);
-        end_join(p, DP_ERR_NOMEM, "rank %d: no memory for its connection to rank 0", p->group.rank);
+        dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank %d: no memory for its connection to rank 0", p->group.rank);
         return;
     }
     dp__watch_host(fd);
-    c->phase = DP__PHASE_CONNECTING;
-    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+    dp__enter_phase(c, DP__PHASE_CONNECTING);
 }
 
 /* A port without a listener may be given to the connecting socket itself, which then talks to
@@ -104,12 +90,6 @@ static bool is_own_echo(int fd)
     return strcmp(a, b) == 0;
 }
 
-static void write_u32(unsigned char *at, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(at, &value, sizeof(value));
-}
-
 static void say_hello(dp__process_t *p, dp__connection_t *c)
 {
     dp__transcript_t *t = &c->transcript;
@@ -118,16 +98,16 @@ static void say_hello(dp__process_t *p, dp__connection_t *c)
     *t = (dp__transcript_t){.version = DP__PROTOCOL_VERSION, .rank = p->group.rank, .size = p->group.size};
     memcpy(t->digest, p->join.digest, DP__SHA256_BYTES);
     if (getrandom(t->rank_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
-        end_join(p, DP_ERR_IO, "rank %d: the system has no random numbers: %s", p->group.rank, strerror(errno));
+        dp__cause_set(&p->cause, DP_ERR_IO, "rank %d: the system has no random numbers: %s", p->group.rank,
+                      strerror(errno));
         return;
     }
-    write_u32(hello, t->version);
-    write_u32(hello + 4, (uint32_t)t->rank);
-    write_u32(hello + 8, (uint32_t)t->size);
+    dp__put_u32(hello, t->version);
+    dp__put_u32(hello + 4, (uint32_t)t->rank);
+    dp__put_u32(hello + 8, (uint32_t)t->size);
     memcpy(hello + 12, t->rank_nonce, DP__NONCE_BYTES);
     memcpy(hello + 12 + DP__NONCE_BYTES, t->digest, DP__SHA256_BYTES);
-    c->phase = DP__PHASE_HELLO;
-    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+    dp__enter_phase(c, DP__PHASE_HELLO);
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello});
 }
 
@@ -156,8 +136,7 @@ static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__fram
 
     memcpy(c->transcript.hub_nonce, frame->payload, DP__NONCE_BYTES);
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_PROOF, &c->transcript, proof);
-    c->phase = DP__PHASE_PROOF;
-    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+    dp__enter_phase(c, DP__PHASE_PROOF);
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_PROOF, .bytes = sizeof(proof), .payload = proof});
 }
 
@@ -171,8 +150,9 @@ static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_
 
     dp__secret_prove(&p->join.secret, DP__LABEL_HUB_PROOF, &c->transcript, wanted);
     if (!dp__digest_equal(wanted, frame->payload)) {
-        end_join(p, DP_ERR_SECURITY, "rank %d: the program that listens at %s does not hold the job's secret",
-                 p->group.rank, p->join.address.text);
+        dp__cause_set(&p->cause, DP_ERR_SECURITY,
+                      "rank %d: the program that listens at %s does not hold the job's secret", p->group.rank,
+                      p->join.address.text);
         return;
     }
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_KEY, &c->transcript, ours);
@@ -192,12 +172,13 @@ static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_
 
 static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__frame_t *frame)
 {
-    end_join(p, frame->value == DP_ERR_MISMATCH || frame->value == DP_ERR_RENDEZVOUS ? frame->value : DP_ERR_SECURITY,
-             "rank %d was refused by rank 0 at %s: %.300s%s", p->group.rank, p->join.address.text,
-             (const char *)frame->payload,
-             c->wire.sealed || frame->value != DP_ERR_SECURITY
-                 ? ""
-                 : " (DUALPIPE_SECRET_FILE must name the same secret for all ranks)");
+    dp__cause_set(&p->cause,
+                  frame->value == DP_ERR_MISMATCH || frame->value == DP_ERR_RENDEZVOUS ? frame->value : DP_ERR_SECURITY,
+                  "rank %d was refused by rank 0 at %s: %.300s%s", p->group.rank, p->join.address.text,
+                  (const char *)frame->payload,
+                  c->wire.sealed || frame->value != DP_ERR_SECURITY
+                      ? ""
+                      : " (DUALPIPE_SECRET_FILE must name the same secret for all ranks)");
 }
 
 static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
@@ -205,9 +186,9 @@ static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     dp_status_t status = dp__peers_read(p, frame->payload, frame->payload + frame->bytes);
 
     if (status != DP_OK) {
-        end_join(p, status, "rank %d: %s", p->group.rank,
-                 status == DP_ERR_NOMEM ? "no memory for the table of ranks"
-                                        : "the table of ranks that came from rank 0 is cut off");
+        dp__cause_set(&p->cause, status, "rank %d: %s", p->group.rank,
+                      status == DP_ERR_NOMEM ? "no memory for the table of ranks"
+                                             : "the table of ranks that came from rank 0 is cut off");
         return;
     }
     explicit_bzero(&p->join.secret, sizeof(p->join.secret));
@@ -254,7 +235,7 @@ static void hear_all(dp__process_t *p, const dp__frame_t *frame)
 
 static void hear_cause(dp__process_t *p, const dp__frame_t *frame)
 {
-    dp__cause_set(&p->cause, frame->value, (const char *)frame->payload);
+    dp__cause_set(&p->cause, frame->value, "%s", (const char *)frame->payload);
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_SEEN, .from = p->group.rank});
 }
 
@@ -328,8 +309,6 @@ void dp__spoke_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *f
 
 void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
 {
-    char text[160];
-
     if (p->over || dp__cause_is_set(&p->cause))
         return;
     if (!c->wire.sealed || (p->group.respawn && dp__signal_value(&p->join.done) == 0)) {
@@ -337,10 +316,9 @@ void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
     } else if (status == DP_ERR_PEER) {
         dp__peer_died(p, 0, c->wire.error);
     } else {
-        snprintf(text, sizeof(text), "rank %d: %s", p->group.rank,
-                 status == DP_ERR_NOMEM ? "no memory for what rank 0 sends"
-                                        : "what arrives on the connection to rank 0 is not from the job");
-        dp__cause_set(&p->cause, status, text);
+        dp__cause_set(&p->cause, status, "rank %d: %s", p->group.rank,
+                      status == DP_ERR_NOMEM ? "no memory for what rank 0 sends"
+                                             : "what arrives on the connection to rank 0 is not from the job");
     }
 }
 
@@ -355,14 +333,14 @@ static void join_is_late(dp__process_t *p, const dp__connection_t *c)
         return;
     }
     if (p->join.lost[0] != '\0') {
-        end_join(p, DP_ERR_PEER, "%.640s; rank %d waited %.3g s for rank 0 at %s: %s", p->join.lost, p->group.rank,
-                 (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble);
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%.640s; rank %d waited %.3g s for rank 0 at %s: %s", p->join.lost,
+                      p->group.rank, (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble);
         return;
     }
     dp__address_hint(&p->join.address, dp__host_of(p, p->group.rank), hint, sizeof(hint));
-    end_join(p, DP_ERR_RENDEZVOUS, "rank %d waited %.3g s for rank 0 at %s%s%s%s", p->group.rank,
-             (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble[0] != '\0' ? ": " : "",
-             p->join.trouble, hint);
+    dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, "rank %d waited %.3g s for rank 0 at %s%s%s%s", p->group.rank,
+                  (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble[0] != '\0' ? ": " : "",
+                  p->join.trouble, hint);
 }
 
 void dp__spoke_tick(dp__process_t *p, int64_t now_ns)

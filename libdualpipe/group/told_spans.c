@@ -27,12 +27,6 @@ static bool tells_of(const dp__process_t *p, int32_t rank)
     return true;
 }
 
-static void put_u32(unsigned char *at, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(at, &value, sizeof(value));
-}
-
 /* 0: nothing is known, or it does not fit. */
 static size_t write_row(dp__process_t *p, int32_t rank, unsigned char *at)
 {
@@ -43,8 +37,8 @@ static size_t write_row(dp__process_t *p, int32_t rank, unsigned char *at)
         return 0;
     if (dp__last_spans_take(p->recorders, rank, row, 0) && dp__timeline_pack(row, 0, NULL, &bytes) >= 0 &&
         bytes <= ROW_MOST - ROW_HEAD && dp__timeline_pack(row, 0, at + ROW_HEAD, &bytes) >= 0) {
-        put_u32(at, (uint32_t)rank);
-        put_u32(at + 4, (uint32_t)bytes);
+        dp__put_u32(at, (uint32_t)rank);
+        dp__put_u32(at + 4, (uint32_t)bytes);
         bytes += ROW_HEAD;
     } else
         bytes = 0;
@@ -69,14 +63,6 @@ size_t dp__told_spans_write(dp__process_t *p, unsigned char **bytes_out)
             rows--;
         }
     return used;
-}
-
-static uint32_t get_u32(const unsigned char *at)
-{
-    uint32_t value;
-
-    memcpy(&value, at, sizeof(value));
-    return le32toh(value);
 }
 
 /* Their clock is known by the round trip of the question, which is its bound. */
@@ -117,19 +103,19 @@ bool dp__told_spans_read(dp__process_t *p, int32_t rank, const unsigned char *at
         return false;
     memcpy(&told, at, HEAD);
     told = le64toh(told);
-    for (at += HEAD; at < end; at += get_u32(at + 4) + ROW_HEAD) {
+    for (at += HEAD; at < end; at += dp__get_u32(at + 4) + ROW_HEAD) {
         dp_status_t status;
         int32_t of;
 
-        if (end - at < ROW_HEAD || get_u32(at + 4) > (size_t)(end - at) - ROW_HEAD ||
-            get_u32(at) >= (uint32_t)p->group.size || told > INT64_MAX)
+        if (end - at < ROW_HEAD || dp__get_u32(at + 4) > (size_t)(end - at) - ROW_HEAD ||
+            dp__get_u32(at) >= (uint32_t)p->group.size || told > INT64_MAX)
             return false;
-        of = (int32_t)get_u32(at);
+        of = (int32_t)dp__get_u32(at);
         if (of != rank && !dp__same_machine(p, of, rank))
             return false;
         if (!wanted(p, rank, of))
             continue;
-        status = dp__timeline_unpack(p->last.timeline, of, at + ROW_HEAD, get_u32(at + 4));
+        status = dp__timeline_unpack(p->last.timeline, of, at + ROW_HEAD, dp__get_u32(at + 4));
         if (status == DP_ERR_PROTOCOL)
             return false;
         if (status >= 0)

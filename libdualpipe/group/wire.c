@@ -41,30 +41,16 @@ void dp__wire_seal(dp__wire_t *wire, const uint8_t send_key[DP__SHA256_BYTES],
 
 /* ---- encoding ---- */
 
-static void put_u32(unsigned char *at, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(at, &value, sizeof(value));
-}
-
-static uint32_t get_u32(const unsigned char *at)
-{
-    uint32_t value;
-
-    memcpy(&value, at, sizeof(value));
-    return le32toh(value);
-}
-
 static void encode(const dp__frame_t *frame, uint32_t bytes, unsigned char head[DP__FRAME_HEAD_BYTES])
 {
-    put_u32(head, MAGIC);
-    put_u32(head + 4, frame->type);
-    put_u32(head + 8, (uint32_t)frame->from);
-    put_u32(head + 12, (uint32_t)frame->to);
-    put_u32(head + 16, frame->id);
-    put_u32(head + 20, (uint32_t)frame->value);
-    put_u32(head + 24, frame->extra);
-    put_u32(head + 28, bytes);
+    dp__put_u32(head, MAGIC);
+    dp__put_u32(head + 4, frame->type);
+    dp__put_u32(head + 8, (uint32_t)frame->from);
+    dp__put_u32(head + 12, (uint32_t)frame->to);
+    dp__put_u32(head + 16, frame->id);
+    dp__put_u32(head + 20, (uint32_t)frame->value);
+    dp__put_u32(head + 24, frame->extra);
+    dp__put_u32(head + 28, bytes);
 }
 
 static void seal(const uint8_t key[DP__SHA256_BYTES], uint64_t sequence, const unsigned char *head, const void *payload,
@@ -195,9 +181,9 @@ static dp_status_t fill_bytes(dp__wire_t *wire, unsigned char *to, size_t bytes,
 
 static dp_status_t begin_body(dp__wire_t *wire)
 {
-    uint32_t bytes = get_u32(wire->head + 28);
+    uint32_t bytes = dp__get_u32(wire->head + 28);
 
-    if (get_u32(wire->head) != MAGIC || bytes > (wire->sealed ? DP__FRAME_SEALED_BYTES : DP__FRAME_BARE_BYTES))
+    if (dp__get_u32(wire->head) != MAGIC || bytes > (wire->sealed ? DP__FRAME_SEALED_BYTES : DP__FRAME_BARE_BYTES))
         return DP_ERR_PROTOCOL;
     wire->body_bytes = bytes + (wire->sealed ? DP__SHA256_BYTES : 0);
     wire->body_got = 0;
@@ -227,7 +213,7 @@ dp_status_t dp__wire_receive(dp__wire_t *wire, dp__frame_t *frame_out)
     status = fill_bytes(wire, wire->body, wire->body_bytes, &wire->body_got);
     if (status != DP_OK)
         return status;
-    bytes = get_u32(wire->head + 28);
+    bytes = dp__get_u32(wire->head + 28);
     if (wire->sealed) {
         uint8_t mac[DP__SHA256_BYTES];
 
@@ -236,12 +222,12 @@ dp_status_t dp__wire_receive(dp__wire_t *wire, dp__frame_t *frame_out)
             return DP_ERR_PROTOCOL;
     }
     wire->body[bytes] = '\0';
-    *frame_out = (dp__frame_t){.type = get_u32(wire->head + 4),
-                               .from = (int32_t)get_u32(wire->head + 8),
-                               .to = (int32_t)get_u32(wire->head + 12),
-                               .id = get_u32(wire->head + 16),
-                               .value = (int32_t)get_u32(wire->head + 20),
-                               .extra = get_u32(wire->head + 24),
+    *frame_out = (dp__frame_t){.type = dp__get_u32(wire->head + 4),
+                               .from = (int32_t)dp__get_u32(wire->head + 8),
+                               .to = (int32_t)dp__get_u32(wire->head + 12),
+                               .id = dp__get_u32(wire->head + 16),
+                               .value = (int32_t)dp__get_u32(wire->head + 20),
+                               .extra = dp__get_u32(wire->head + 24),
                                .bytes = bytes,
                                .payload = wire->body};
     wire->head_got = 0;

@@ -8,7 +8,9 @@
 #include "base/sha256.h"
 
 #include <dualpipe/status.h>
+#include <endian.h>
 #include <stdbool.h>
+#include <string.h>
 
 #define DP__FRAME_HEAD_BYTES 32
 /* most payload before both sides have proved themselves */
@@ -74,6 +76,20 @@ static inline bool dp__frame_is_bare(const dp__frame_t *frame)
 {
     return frame->from == 0 && frame->to == 0 && frame->id == 0 && frame->extra == 0 &&
            (frame->value == 0 || frame->type == DP__FRAME_REFUSED);
+}
+
+/* Numbers are little-endian. */
+static inline void dp__put_u32(unsigned char *at, uint32_t value)
+{
+    value = htole32(value);
+    memcpy(at, &value, sizeof(value));
+}
+static inline uint32_t dp__get_u32(const unsigned char *at)
+{
+    uint32_t value;
+
+    memcpy(&value, at, sizeof(value));
+    return le32toh(value);
 }
 
 typedef struct dp__wire {
