@@ -22,7 +22,7 @@
 #include <dualpipe/dualpipe.h>
 
 #include "group/group.h"
-#include "group/pin.h"
+#include "group/reform.h"
 
 #include <getopt.h>
 #include <stdio.h>

@@ -46,6 +46,27 @@ void *dp__calloc(size_t count, size_t bytes)
     return memory;
 }
 
+void *dp__enlarge(void *old, size_t used, size_t bytes)
+{
+    void *memory = dp__allocate(bytes, 64);
+
+    if (memory == NULL)
+        return NULL;
+    if (used > 0)
+        memcpy(memory, old, used);
+    dp__free(old);
+    return memory;
+}
+
+void *dp__grow(void *array, size_t size, uint32_t n, uint32_t *room)
+{
+    void *grown = n < *room ? array : dp__enlarge(array, n * size, (2 * (size_t)*room + 16) * size);
+
+    if (grown != NULL && n == *room)
+        *room = 2 * *room + 16;
+    return grown;
+}
+
 void dp__free(void *memory)
 {
     if (memory != NULL)

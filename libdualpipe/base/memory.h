@@ -10,6 +10,11 @@
 /* Zeroed memory for count * bytes; NULL when there is none or the product wraps. Free: dp__free. */
 void *dp__calloc(size_t count, size_t bytes);
 void *dp__allocate(size_t bytes, size_t alignment);
+/* `bytes` bytes that begin with the `used` bytes of `old`, which is freed. NULL: no memory, and
+ * `old` stays. */
+void *dp__enlarge(void *old, size_t used, size_t bytes);
+/* The array of n with room for one more item, NULL as above. */
+void *dp__grow(void *array, size_t size, uint32_t n, uint32_t *room);
 void dp__free(void *memory);
 /* Arrays that live and go together: free the first alone. false: no memory, and all are NULL. */
 typedef struct dp__array {

@@ -23,50 +23,19 @@ const char *dp_version(void)
 
 const char *dp_status_name(dp_status_t status)
 {
-    switch (status) {
-    case DP_OK:
-        return "DP_OK";
-    case DP_PENDING:
+#define NAME(status) [-(status)] = #status
+    static const char *const names[] = {
+        NAME(DP_OK),           NAME(DP_ERR_INVALID),  NAME(DP_ERR_NOMEM),       NAME(DP_ERR_PLUGIN),
+        NAME(DP_ERR_PEER),     NAME(DP_ERR_TIMEOUT),  NAME(DP_ERR_PROTOCOL),    NAME(DP_ERR_NUMERIC),
+        NAME(DP_ERR_IO),       NAME(DP_ERR_MISMATCH), NAME(DP_ERR_RENDEZVOUS),  NAME(DP_ERR_REJECTED),
+        NAME(DP_ERR_SECURITY), NAME(DP_ERR_ABORTED),  NAME(DP_ERR_UNSUPPORTED), NAME(DP_ERR_INTERRUPTED),
+        NAME(DP_ERR_DEVICE),   NAME(DP_ERR_OVERFLOW), NAME(DP_ERR_LOST),
+    };
+    const int at = -(int)status;
+
+    if (status == DP_PENDING)
         return "DP_PENDING";
-    case DP_ERR_INVALID:
-        return "DP_ERR_INVALID";
-    case DP_ERR_NOMEM:
-        return "DP_ERR_NOMEM";
-    case DP_ERR_PLUGIN:
-        return "DP_ERR_PLUGIN";
-    case DP_ERR_PEER:
-        return "DP_ERR_PEER";
-    case DP_ERR_TIMEOUT:
-        return "DP_ERR_TIMEOUT";
-    case DP_ERR_PROTOCOL:
-        return "DP_ERR_PROTOCOL";
-    case DP_ERR_NUMERIC:
-        return "DP_ERR_NUMERIC";
-    case DP_ERR_IO:
-        return "DP_ERR_IO";
-    case DP_ERR_MISMATCH:
-        return "DP_ERR_MISMATCH";
-    case DP_ERR_RENDEZVOUS:
-        return "DP_ERR_RENDEZVOUS";
-    case DP_ERR_REJECTED:
-        return "DP_ERR_REJECTED";
-    case DP_ERR_UNSUPPORTED:
-        return "DP_ERR_UNSUPPORTED";
-    case DP_ERR_ABORTED:
-        return "DP_ERR_ABORTED";
-    case DP_ERR_SECURITY:
-        return "DP_ERR_SECURITY";
-    case DP_ERR_DEVICE:
-        return "DP_ERR_DEVICE";
-    case DP_ERR_OVERFLOW:
-        return "DP_ERR_OVERFLOW";
-    case DP_ERR_INTERRUPTED:
-        return "DP_ERR_INTERRUPTED";
-    case DP_ERR_LOST:
-        return "DP_ERR_LOST";
-    default:
-        return "DP_ERR_?";
-    }
+    return at >= 0 && at < (int)(sizeof(names) / sizeof(names[0])) ? names[at] : "DP_ERR_?";
 }
 
 const char *dp_last_error(void)

@@ -28,10 +28,8 @@ static bool read_metadata(reading_t *r)
     bool first = true;
     char *key, *value;
 
-    if (!dp__json_take(&r->json, '{'))
-        return false;
-    while (dp__json_next(&r->json, '}', &first)) {
-        if (!dp__json_key(&r->json, &key) || !dp__json_string(&r->json, &value))
+    while (dp__json_member(&r->json, &first, &key)) {
+        if (!dp__json_string(&r->json, &value))
             return false;
         for (int i = 0; i < 4; i++)
             if (strcmp(key, names[i]) == 0) {
@@ -89,13 +87,9 @@ static bool read_tensor(dp__json_t *json, dp__tensor_t *t)
     uint64_t bytes;
     char *key;
 
-    if (!dp__json_take(json, '{'))
-        return false;
-    while (dp__json_next(json, '}', &first)) {
+    while (dp__json_member(json, &first, &key)) {
         int bit;
 
-        if (!dp__json_key(json, &key))
-            return false;
         bit = strcmp(key, "dtype") == 0 ? 1 : strcmp(key, "shape") == 0 ? 2 : strcmp(key, "data_offsets") == 0 ? 4 : 0;
         if (bit == 0 || (seen & bit) != 0)
             return dp__json_fail(json, "a tensor has dtype, shape and data_offsets, once each");
@@ -114,20 +108,12 @@ static bool read_tensor(dp__json_t *json, dp__tensor_t *t)
 static bool append_tensor(reading_t *r, const dp__tensor_t *t)
 {
     dp__header_t *h = r->header;
+    dp__tensor_t *grown = dp__grow(h->tensors, sizeof(*grown), h->n, &r->room);
 
-    if (h->n == r->room) {
-        const uint32_t room = 2 * r->room + 64;
-        dp__tensor_t *grown = dp__calloc(room, sizeof(*grown));
-
-        if (grown == NULL)
-            return dp__json_no_memory(&r->json, "no memory for so many tensors");
-        if (h->n > 0)
-            memcpy(grown, h->tensors, h->n * sizeof(*grown));
-        dp__free(h->tensors);
-        h->tensors = grown;
-        r->room = room;
-    }
-    h->tensors[h->n++] = *t;
+    if (grown == NULL)
+        return dp__json_no_memory(&r->json, "no memory for so many tensors");
+    h->tensors = grown;
+    grown[h->n++] = *t;
     return true;
 }
 
@@ -136,13 +122,9 @@ static bool read_header(reading_t *r)
     bool first = true, metadata = false;
     char *key;
 
-    if (!dp__json_take(&r->json, '{'))
-        return false;
-    while (dp__json_next(&r->json, '}', &first)) {
+    while (dp__json_member(&r->json, &first, &key)) {
         dp__tensor_t t = {0};
 
-        if (!dp__json_key(&r->json, &key))
-            return false;
         if (strcmp(key, "__metadata__") == 0) {
             if (metadata)
                 return dp__json_fail(&r->json, "__metadata__ is there twice");

@@ -58,40 +58,21 @@ typedef struct reading {
     int seen;
 } reading_t;
 
-/* The array with room for one more. NULL: no memory. */
-static void *grow_array(void *array, size_t size, uint32_t n, uint32_t *room)
-{
-    void *grown = array;
-
-    if (n < *room)
-        return array;
-    grown = dp__calloc(*room * 2 + 64, size);
-    if (grown == NULL)
-        return NULL;
-    if (n > 0)
-        memcpy(grown, array, n * size);
-    dp__free(array);
-    *room = *room * 2 + 64;
-    return grown;
-}
-
 static bool read_heads(reading_t *r)
 {
     dp__index_t *index = r->index;
     bool first = true;
     char *file, *digits;
 
-    if (!dp__json_take(&r->json, '{'))
-        return false;
-    while (dp__json_next(&r->json, '}', &first)) {
+    while (dp__json_member(&r->json, &first, &file)) {
         dp__index_head_t head, *grown;
 
-        if (!dp__json_key(&r->json, &file) || !dp__json_string(&r->json, &digits))
+        if (!dp__json_string(&r->json, &digits))
             return false;
         head.file = file;
         if (strlen(digits) != DP__DIGEST_DIGITS || !dp__digest_get(digits, &head.digest) || !dp__file_is_ours(file))
             return dp__json_fail(&r->json, "a head that is no file of ours with its digest");
-        grown = grow_array(index->heads, sizeof(*grown), index->nheads, &r->head_room);
+        grown = dp__grow(index->heads, sizeof(*grown), index->nheads, &r->head_room);
         if (grown == NULL)
             return dp__json_no_memory(&r->json, "no memory for so many files");
         index->heads = grown;
@@ -106,14 +87,12 @@ static bool read_map(reading_t *r)
     bool first = true;
     char *name, *file;
 
-    if (!dp__json_take(&r->json, '{'))
-        return false;
-    while (dp__json_next(&r->json, '}', &first)) {
+    while (dp__json_member(&r->json, &first, &name)) {
         dp__index_entry_t *grown;
 
-        if (!dp__json_key(&r->json, &name) || !dp__json_string(&r->json, &file))
+        if (!dp__json_string(&r->json, &file))
             return false;
-        grown = grow_array(index->entries, sizeof(*grown), index->nentries, &r->entry_room);
+        grown = dp__grow(index->entries, sizeof(*grown), index->nentries, &r->entry_room);
         if (grown == NULL)
             return dp__json_no_memory(&r->json, "no memory for so many tensors");
         index->entries = grown;
@@ -135,14 +114,10 @@ static bool read_metadata(reading_t *r)
     bool first = true;
     char *key, *value;
 
-    if (!dp__json_take(&r->json, '{'))
-        return false;
-    while (dp__json_next(&r->json, '}', &first)) {
+    while (dp__json_member(&r->json, &first, &key)) {
         static const char *const names[] = {"total_size", "dualpipe", "step", "xxh64", "heads"};
         int which = 0;
 
-        if (!dp__json_key(&r->json, &key))
-            return false;
         while (which < 5 && strcmp(key, names[which]) != 0)
             which++;
         if (which == 5 || (r->seen & 1 << which) != 0)
@@ -163,13 +138,9 @@ static bool read_index(reading_t *r)
     bool first = true;
     char *key;
 
-    if (!dp__json_take(&r->json, '{'))
-        return false;
-    while (dp__json_next(&r->json, '}', &first)) {
+    while (dp__json_member(&r->json, &first, &key)) {
         int bit;
 
-        if (!dp__json_key(&r->json, &key))
-            return false;
         bit = strcmp(key, "metadata") == 0 ? 32 : strcmp(key, "weight_map") == 0 ? 64 : 0;
         if (bit == 0 || (r->seen & bit) != 0)
             return dp__json_fail(&r->json, "an index has metadata and weight_map, once each");

@@ -186,9 +186,11 @@ bool dp__json_string(dp__json_t *json, char **string_out)
     return true;
 }
 
-bool dp__json_key(dp__json_t *json, char **key_out)
+bool dp__json_member(dp__json_t *json, bool *first, char **key_out)
 {
-    return dp__json_string(json, key_out) && dp__json_take(json, ':');
+    if (*first && !dp__json_take(json, '{'))
+        return false;
+    return dp__json_next(json, '}', first) && dp__json_string(json, key_out) && dp__json_take(json, ':');
 }
 
 bool dp__json_number(dp__json_t *json, uint64_t *number_out)

@@ -32,8 +32,8 @@ bool dp__json_take(dp__json_t *json, char c);
 bool dp__json_next(dp__json_t *json, char close, bool *first);
 /* Without its quotes, unescaped in its place and ended by 0; UTF-8, nothing below a space in it. */
 bool dp__json_string(dp__json_t *json, char **string_out);
-/* A string and the colon behind it. */
-bool dp__json_key(dp__json_t *json, char **key_out);
+/* The same for an object, from its '{' on, with the member's key. */
+bool dp__json_member(dp__json_t *json, bool *first, char **key_out);
 /* Digits alone, no more than UINT64_MAX. */
 bool dp__json_number(dp__json_t *json, uint64_t *number_out);
 /* Nothing but white space is left. */

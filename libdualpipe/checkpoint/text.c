@@ -16,13 +16,10 @@ static bool make_text_room(dp__text_t *text, size_t bytes)
 
     if (text->failed || needed <= text->room)
         return !text->failed;
-    grown = dp__allocate(room, 16);
+    grown = dp__enlarge(text->at, text->bytes, room);
     text->failed = grown == NULL;
     if (text->failed)
         return false;
-    if (text->bytes > 0)
-        memcpy(grown, text->at, text->bytes);
-    dp__free(text->at);
     text->at = grown;
     text->room = room;
     return true;

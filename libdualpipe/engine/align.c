@@ -4,7 +4,7 @@
  * own clock, and what its host knows of rank 0's; ranks of one host know that together. */
 #include "base/memory.h"
 #include "engine/engine.h"
-#include "group/clock.h"
+#include "group/spans.h"
 #include "timeline/clock.h"
 #include "timeline/pack.h"
 
@@ -64,14 +64,12 @@ static dp_status_t pack(dp_pipeline_t *p, const dp_timeline_t *row, void **packe
 
 static dp_status_t add_samples(host_t *host, const void *samples, size_t count)
 {
-    dp__clock_sample_t *more = dp__allocate((host->count + count) * sizeof(*more), 16);
+    dp__clock_sample_t *more =
+        dp__enlarge(host->samples, host->count * sizeof(*more), (host->count + count) * sizeof(*more));
 
     if (more == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the times of other hosts");
-    if (host->count > 0)
-        memcpy(more, host->samples, host->count * sizeof(*more));
     memcpy(more + host->count, samples, count * sizeof(*more));
-    dp__free(host->samples);
     host->samples = more;
     host->count += count;
     return DP_OK;

@@ -4,7 +4,7 @@
  * rest. */
 #include "base/wait.h"
 #include "engine/engine.h"
-#include "group/describe.h"
+#include "group/spans.h"
 
 #include <stdio.h>
 

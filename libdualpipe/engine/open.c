@@ -6,7 +6,6 @@
 #include "base/sized.h"
 #include "engine/engine.h"
 #include "engine/guard.h"
-#include "group/pin.h"
 #include "group/reform.h"
 #include "stage/dtype.h"
 #include "stage/guard.h"

@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * spans.c: what a step records (in the flight recorder, by time stamps on the streams), and what
  * is kept of it. */
+#include "group/spans.h"
 #include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
-#include "group/progress.h"
 
 #include <errno.h>
 #include <stdio.h>

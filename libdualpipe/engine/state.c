@@ -76,19 +76,16 @@ static dp_status_t check_unique(const dp_pipeline_t *p, const dp_state_t *s)
 
 static dp_status_t append_state(dp_pipeline_t *p, dp_state_t *s)
 {
-    dp_state_t *grown = dp__calloc((size_t)p->states.n + 1, sizeof(*grown));
+    const size_t n = (size_t)p->states.n;
+    dp_state_t *grown = dp__enlarge(p->states.at, n * sizeof(*grown), (n + 1) * sizeof(*grown));
 
     s->name = dp__strdup(s->name);
+    p->states.at = grown != NULL ? grown : p->states.at;
     if (grown == NULL || s->name == NULL) {
         dp__free((char *)s->name);
-        dp__free(grown);
-        return dp_fail(DP_ERR_NOMEM, "no memory for a list of %d states", p->states.n + 1);
+        return dp_fail(DP_ERR_NOMEM, "no memory for a list of %zu states", n + 1);
     }
-    if (p->states.n > 0)
-        memcpy(grown, p->states.at, (size_t)p->states.n * sizeof(*grown));
     grown[p->states.n++] = *s;
-    dp__free(p->states.at);
-    p->states.at = grown;
     return DP_OK;
 }
 

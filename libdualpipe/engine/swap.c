@@ -4,7 +4,7 @@
 #include "base/do.h"
 #include "engine/engine.h"
 
-#include "group/pin.h"
+#include "group/reform.h"
 #include <dualpipe/draft/graph.h>
 
 #include <stdbool.h>

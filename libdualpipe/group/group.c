@@ -5,7 +5,6 @@
 #include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
-#include "group/pin.h"
 #include "group/recorder.h"
 #include "group/reform.h"
 
@@ -19,24 +18,17 @@
 
 const char *dp__control_name(uint32_t kind)
 {
-    switch (kind) {
-    case DP__CONTROL_BARRIER:
-        return "barrier";
-    case DP__CONTROL_ALL_GATHER:
-        return "all_gather";
-    case DP__CONTROL_COLLECT:
-        return "collect";
-    case DP__CONTROL_RECORDER:
-        return "recorder";
-    case DP__CONTROL_LEAVE:
-        return "leave";
-    case DP__CONTROL_COMMIT:
-        return "the commit of a step";
-    case DP__CONTROL_SETTLE:
-        return "the end of opening";
-    default:
-        return "?";
-    }
+    static const char *const names[] = {
+        [DP__CONTROL_BARRIER] = "barrier",
+        [DP__CONTROL_ALL_GATHER] = "all_gather",
+        [DP__CONTROL_COLLECT] = "collect",
+        [DP__CONTROL_RECORDER] = "recorder",
+        [DP__CONTROL_LEAVE] = "leave",
+        [DP__CONTROL_COMMIT] = "the commit of a step",
+        [DP__CONTROL_SETTLE] = "the end of opening",
+    };
+
+    return kind > 0 && kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }
 
 bool dp__control_match(dp__cause_t *cause, const dp__control_t *a, const dp__control_t *b)

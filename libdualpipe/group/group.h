@@ -7,9 +7,7 @@
 #define DP_GROUP_GROUP_H
 
 #include "group/cause.h"
-#include "group/clock.h"
 #include "group/kv.h"
-#include "group/progress.h"
 #include "group/spans.h"
 #include "group/steps.h"
 

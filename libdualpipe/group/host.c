@@ -1,8 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * host.c: the services that plugins of a rank get. */
-#include "base/memory.h"
-#include "base/wait.h"
+#include "base/bare_host.h"
 #include "group/group.h"
 
 #include <stdio.h>
@@ -34,24 +33,6 @@ static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char 
     return status;
 }
 
-static void *host_allocate(const dp_host_t *h, size_t bytes, size_t alignment)
-{
-    (void)h;
-    return dp__allocate(bytes, alignment);
-}
-
-static void host_release(const dp_host_t *h, void *memory)
-{
-    (void)h;
-    dp__free(memory);
-}
-
-static int64_t host_now_ns(const dp_host_t *h)
-{
-    (void)h;
-    return dp__now_ns();
-}
-
 /* Whoever waits in slices takes DP_ERR_TIMEOUT for "not yet": a job that ended with it must not
  * look the same. */
 static dp_status_t end_of_slice(const dp_group_t *group, dp_status_t status)
@@ -80,12 +61,6 @@ static dp_status_t host_poll(const dp_host_t *h, dp_poll_fn progress, void *arg,
     dp_status_t status = dp__group_poll(group_of(h), progress, arg, timeout_ns, what);
 
     return timeout_ns < 0 ? status : end_of_slice(group_of(h), status);
-}
-
-static void host_post(const dp_host_t *h, dp_signal_t *signal, uint32_t value)
-{
-    (void)h;
-    dp__signal_post(signal, value);
 }
 
 static dp_status_t host_aborted(const dp_host_t *h)
@@ -124,12 +99,6 @@ static const void *host_get_service(const dp_host_t *h, const char *id)
     return NULL;
 }
 
-static const char *host_last_error(const dp_host_t *h)
-{
-    (void)h;
-    return dp_last_error();
-}
-
 /* The control plane hears of a death as soon as a transport does, and knows more of it. */
 static dp_status_t host_abort_job(const dp_host_t *h, dp_status_t status, const char *why)
 {
@@ -145,22 +114,15 @@ static dp_status_t host_abort_job(const dp_host_t *h, dp_status_t status, const 
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__group_link_t *link)
 {
-    group->host = (dp_host_t){.struct_size = sizeof(dp_host_t),
-                              .abi_major = DP_ABI_MAJOR,
-                              .abi_minor = DP_ABI_MINOR,
-                              .impl = group,
-                              .log = host_log,
-                              .fail = host_fail,
-                              .abort_job = host_abort_job,
-                              .allocate = host_allocate,
-                              .release = host_release,
-                              .now_ns = host_now_ns,
-                              .wait = host_wait,
-                              .poll = host_poll,
-                              .post = host_post,
-                              .aborted = host_aborted,
-                              .get_service = host_get_service,
-                              .last_error = host_last_error};
+    group->host = dp__bare_host;
+    group->host.impl = group;
+    group->host.log = host_log;
+    group->host.fail = host_fail;
+    group->host.abort_job = host_abort_job;
+    group->host.wait = host_wait;
+    group->host.poll = host_poll;
+    group->host.aborted = host_aborted;
+    group->host.get_service = host_get_service;
     group->sm = (dp_host_sm_t){.struct_size = sizeof(dp_host_sm_t)};
     group->limits = (dp_host_limits_t){.struct_size = sizeof(dp_host_limits_t), .hang_ns = hang_ns};
     group->pid = getpid();

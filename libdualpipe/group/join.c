@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * join.c: from options and environment to a group. */
 #include "base/do.h"
-#include "base/entries.h"
 #include "base/environment.h"
 #include "group/group.h"
 

@@ -3,7 +3,6 @@
  * local.c: a job of ranks that are threads of one process: everything is shared memory under one
  * mutex. */
 #include "base/do.h"
-#include "base/entries.h"
 #include "base/environment.h"
 #include "base/memory.h"
 #include "group/last_spans.h"

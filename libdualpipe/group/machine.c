@@ -39,23 +39,15 @@ void dp__machine_name(char name[DP__MACHINE_BYTES])
 int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name)
 {
     dp__machine_t *larger;
-    int32_t room;
 
     /* ranks come by hosts: the last one is most likely */
     for (int32_t i = p->machines.count; i-- > 0;)
         if (name[0] != '\0' && strcmp(p->machines.all[i].name, name) == 0 && strcmp(p->machines.all[i].host, host) == 0)
             return i;
-    if (p->machines.count == p->machines.room) {
-        room = 2 * p->machines.room + 4;
-        larger = dp__calloc((size_t)room, sizeof(*larger));
-        if (larger == NULL)
-            return -1;
-        if (p->machines.count > 0)
-            memcpy(larger, p->machines.all, (size_t)p->machines.count * sizeof(*larger));
-        dp__free(p->machines.all);
-        p->machines.all = larger;
-        p->machines.room = room;
-    }
+    larger = dp__grow(p->machines.all, sizeof(*larger), (uint32_t)p->machines.count, &p->machines.room);
+    if (larger == NULL)
+        return -1;
+    p->machines.all = larger;
     snprintf(p->machines.all[p->machines.count].host, DP__HOST_BYTES, "%s", host);
     snprintf(p->machines.all[p->machines.count].name, DP__MACHINE_BYTES, "%s", name);
     return p->machines.count++;

@@ -116,7 +116,8 @@ struct dp__process {
     dp__last_spans_t last;     /* hang_report.c fills it, control.c writes it */
     struct {                   /* machine.c: those that ranks run on */
         dp__machine_t *all;
-        int32_t count, room;
+        int32_t count;
+        uint32_t room;
     } machines;
 
     dp__joining_t join;       /* process.c, hub.c, spoke.c */

@@ -4,8 +4,8 @@
 #ifndef DP_GROUP_RECORDER_H
 #define DP_GROUP_RECORDER_H
 
-#include "group/describe.h"
 #include "group/group.h"
+#include "group/spans.h"
 
 #define DP__RECORDER_MAX_RECORDS (1u << 20)
 #define DP__RECORDER_NAME_BYTES  32

@@ -5,6 +5,8 @@
 #ifndef DP_GROUP_SPANS_H
 #define DP_GROUP_SPANS_H
 
+#include "timeline/clock.h"
+
 #include <dualpipe/group.h>
 #include <dualpipe/timeline.h>
 
@@ -29,5 +31,29 @@ void dp__group_describe(const dp_group_t *group, int32_t rank, char *text, size_
 typedef dp_status_t (*dp__receive_fn)(void *user, int32_t rank, const void *data, size_t bytes);
 dp_status_t dp__group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp__receive_fn receive,
                               void *user);
+
+/* "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5". name: of its segment, "" for none. bytes: at
+ * least 1. */
+void dp__span_describe(const dp_span_t *span, const char *name, char *text, size_t bytes);
+
+/* ---- what others ask ---- */
+
+typedef struct dp__progress {
+    uint64_t steps; /* taken */
+    /* of the latest: all of it, and what this rank computed; 0: not known */
+    uint64_t step_ns, busy_ns;
+    uint64_t resident_bytes; /* of the process, where it was asked for */
+} dp__progress_t;
+
+/* After each step. [main] */
+void dp__group_progress(dp_group_t *group, uint64_t steps, uint64_t step_ns, uint64_t busy_ns);
+/* What was said last. [any] */
+dp__progress_t dp__group_progress_of(const dp_group_t *group);
+
+#define DP__CLOCK_SAMPLES 1024 /* that a rank remembers: some minutes */
+
+/* Round trips to rank 0 since `since_ns` on this rank's clock, some of them made now, in no order;
+ * none where the clock is the same. samples_out: [DP__CLOCK_SAMPLES]. [main] [blocks] */
+dp_status_t dp__group_clock(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
 
 #endif

@@ -81,12 +81,9 @@ static bool make_wire_room(dp__wire_t *wire, size_t bytes)
     if (used + bytes <= wire->out_room)
         return true;
     room = 2 * wire->out_room > used + bytes ? 2 * wire->out_room : used + bytes;
-    larger = dp__allocate(room, 16);
+    larger = dp__enlarge(wire->out, used, room);
     if (larger == NULL)
         return false;
-    if (used > 0)
-        memcpy(larger, wire->out, used);
-    dp__free(wire->out);
     wire->out = larger;
     wire->out_room = room;
     return true;

@@ -33,25 +33,17 @@
 
 static const char *machine_name(unsigned machine, char *text, size_t bytes)
 {
-    switch (machine) {
-    case EM_X86_64:
-        return "x86-64";
-    case EM_386:
-        return "32-bit x86";
-    case EM_AARCH64:
-        return "aarch64";
-    case EM_ARM:
-        return "32-bit arm";
-    case EM_RISCV:
-        return "risc-v";
-    case EM_PPC64:
-        return "ppc64";
-    case EM_S390:
-        return "s390";
-    default:
-        snprintf(text, bytes, "machine %u", machine);
-        return text;
-    }
+    static const struct {
+        unsigned machine;
+        const char *name;
+    } known[] = {{EM_X86_64, "x86-64"}, {EM_386, "32-bit x86"}, {EM_AARCH64, "aarch64"}, {EM_ARM, "32-bit arm"},
+                 {EM_RISCV, "risc-v"},  {EM_PPC64, "ppc64"},    {EM_S390, "s390"}};
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (known[i].machine == machine)
+            return known[i].name;
+    snprintf(text, bytes, "machine %u", machine);
+    return text;
 }
 
 /* The parts of the file that program headers name must be there. */

@@ -148,53 +148,21 @@ static dp_status_t attention_recompute(void *self, const dp_segment_call_t *call
     return layer->attention_vt->recompute(layer->attention, &io, s);
 }
 
-static dp_status_t dispatch_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    const dp_moe_layer_t *layer = self;
-    dp_io_t io = moe_io(layer, call);
-
-    return call_moe(layer, layer->moe_vt->dispatch, call, &io, s);
-}
-
-static dp_status_t dispatch_backward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    const dp_moe_layer_t *layer = self;
-    dp_io_t io = moe_io(layer, call);
-
-    return call_moe(layer, layer->moe_vt->dispatch_backward, call, &io, s);
-}
-
-static dp_status_t experts_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    const dp_moe_layer_t *layer = self;
-    dp_io_t io = moe_io(layer, call);
-
-    return call_moe(layer, layer->moe_vt->experts, call, &io, s);
-}
-
-static dp_status_t experts_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    const dp_moe_layer_t *layer = self;
-    dp_io_t io = moe_io(layer, call);
-
-    return call_moe(layer, layer->moe_vt->experts_backward_input, call, &io, s);
-}
-
-static dp_status_t experts_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    const dp_moe_layer_t *layer = self;
-    dp_io_t io = moe_io(layer, call);
-
-    return call_moe(layer, layer->moe_vt->experts_backward_weight, call, &io, s);
-}
-
-static dp_status_t experts_recompute(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    const dp_moe_layer_t *layer = self;
-    const dp_io_t io = moe_io(layer, call);
-
-    return call_moe(layer, layer->moe_vt->experts_recompute, call, &io, s);
-}
+/* A function of a segment that does what one function of the MoE plugin does. */
+#define MOE_CALL(name, member)                                                                                         \
+    static dp_status_t name(void *self, const dp_segment_call_t *call, dp_stream_t *s)                                 \
+    {                                                                                                                  \
+        const dp_moe_layer_t *layer = self;                                                                            \
+        const dp_io_t io = moe_io(layer, call);                                                                        \
+                                                                                                                       \
+        return call_moe(layer, layer->moe_vt->member, call, &io, s);                                                   \
+    }
+MOE_CALL(dispatch_forward, dispatch)
+MOE_CALL(dispatch_backward, dispatch_backward)
+MOE_CALL(experts_forward, experts)
+MOE_CALL(experts_backward_input, experts_backward_input)
+MOE_CALL(experts_backward_weight, experts_backward_weight)
+MOE_CALL(experts_recompute, experts_recompute)
 
 static dp_status_t combine_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {

@@ -89,7 +89,7 @@ static dp_status_t keep_bytes(dp__trace_json_reader_t *reader)
         return DP_OK;
     if (wanted > reader->kept_room) {
         size_t room = wanted > 4096 ? 2 * wanted : 4096;
-        char *kept = dp__trace_enlarge(reader->kept, reader->kept_bytes, room);
+        char *kept = dp__enlarge(reader->kept, reader->kept_bytes, room);
 
         if (kept == NULL)
             return dp_fail(DP_ERR_NOMEM, "no memory for an event of %zu bytes", wanted);

@@ -21,18 +21,6 @@ static dp_status_t spend_budget(dp__trace_budget_t *budget, uint64_t bytes)
     return DP_OK;
 }
 
-void *dp__trace_enlarge(void *old, size_t used, size_t bytes)
-{
-    void *memory = dp__allocate(bytes, 16);
-
-    if (memory == NULL)
-        return NULL;
-    if (used > 0)
-        memcpy(memory, old, used);
-    dp__free(old);
-    return memory;
-}
-
 void dp__trace_release(void *memory)
 {
     dp__free(memory);
@@ -46,7 +34,7 @@ static dp_status_t resize_items(dp__trace_budget_t *budget, void **items, size_t
 
     if (status != DP_OK)
         return status;
-    bigger = dp__trace_enlarge(*items, *room * size, new_room * size);
+    bigger = dp__enlarge(*items, *room * size, new_room * size);
     if (bigger == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu records of %zu bytes", new_room, size);
     *items = bigger;

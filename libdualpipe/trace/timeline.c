@@ -75,7 +75,7 @@ static dp_status_t add_lone(lones_t *lones, int32_t row, const dp_span_t *span)
 {
     if (lones->count == lones->room) {
         size_t room = lones->room < 64 ? 64 : 2 * lones->room;
-        lone_t *items = dp__trace_enlarge(lones->items, lones->count * sizeof(*items), room * sizeof(*items));
+        lone_t *items = dp__enlarge(lones->items, lones->count * sizeof(*items), room * sizeof(*items));
 
         if (items == NULL)
             return dp_fail(DP_ERR_NOMEM, "no memory for %zu operations", room);

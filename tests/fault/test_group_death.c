@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_group_death.c: a rank is killed at every point of its life: the others say who it was and
  * what it was doing, in time, and nothing is left. */
-#include "group/pin.h"
+#include "group/reform.h"
 #include "group/spans.h"
 #include "tests/support/coverage.h"
 #include "tests/support/forked.h"

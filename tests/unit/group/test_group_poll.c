@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "group/pin.h"
+#include "group/reform.h"
 #include "group/spans.h"
 #include "tests/support/forked.h"
 #include "tests/support/suite.h"

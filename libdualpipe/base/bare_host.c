@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * bare_host.c: the host that a plugin's init sees, before there is any job: messages, memory and
  * the clock. */
-#include "plugin/bare_host.h"
+#include "base/bare_host.h"
 #include "base/memory.h"
 #include "base/wait.h"
 
