@@ -22,6 +22,19 @@ typedef struct statement {
     char settings[SETTINGS_BYTES]; /* lines of name=value */
 } statement_t;
 
+void *dp__ask_ranks(dp_pipeline_t *p, const void *mine, size_t bytes, dp_status_t *status_out)
+{
+    const int32_t n = dp_group_size(p->group);
+    void *all = dp__calloc((size_t)n, bytes);
+
+    *status_out = all != NULL ? dp_group_all_gather(p->group, mine, bytes, all)
+                              : dp_fail(DP_ERR_NOMEM, "no memory for what %d ranks say", n);
+    if (*status_out >= 0)
+        return all;
+    dp__free(all);
+    return NULL;
+}
+
 static uint64_t digest_schedule(const dp_schedule_t *s)
 {
     uint64_t h = dp__hash_field(DP__HASH_BEGIN, s->placement);
@@ -76,25 +89,21 @@ dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
 {
     static uint64_t opened;
     const dp_host_places_t *places = p->host->get_service(p->host, DP_HOST_PLACES);
-    size_t n = (size_t)dp_group_size(p->group);
-    statement_t *mine, *all;
+    statement_t mine = {.trace = secure_getenv("DUALPIPE_TRACE") != NULL}, *all;
     dp_status_t status;
 
     if (places == NULL) /* once it is there it stays */
         return DP_ERR_NOMEM;
-    mine = dp__calloc(n + 1, sizeof(*mine));
-    if (mine == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory to compare the settings of %zu ranks", n);
-    all = mine + 1;
-    mine->serial = __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
-    mine->trace = secure_getenv("DUALPIPE_TRACE") != NULL;
-    write_settings(p, places, mine->settings, sizeof(mine->settings));
-    status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
+    mine.serial = __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
+    write_settings(p, places, mine.settings, sizeof(mine.settings));
+    all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
+    if (all == NULL)
+        return status;
     p->serial = all[0].serial;
     p->trace.to_file = all[0].trace;
-    for (size_t r = 1; r < n && status >= 0; r++)
-        status = compare_settings(all[0].settings, (int32_t)r, all[r].settings);
-    dp__free(mine);
+    for (int32_t r = 1; r < dp_group_size(p->group) && status >= 0; r++)
+        status = compare_settings(all[0].settings, r, all[r].settings);
+    dp__free(all);
     return status;
 }
 
@@ -163,11 +172,9 @@ static void number_parts(dp_pipeline_t *p, const shape_t *all, size_t n)
 dp_status_t dp__agree_on_stages(dp_pipeline_t *p)
 {
     size_t n = (size_t)dp_group_size(p->group), chunks = (size_t)p->nchunks;
-    shape_t *mine = dp__calloc((n + 1) * chunks, sizeof(*mine)), *all = mine + chunks;
+    shape_t mine[DP_MAX_CHUNKS], *all;
     dp_status_t status;
 
-    if (mine == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory to compare the stages of %zu ranks", n);
     for (size_t c = 0; c < chunks; c++) {
         const dp__stage_info_t *info = &p->chunks[c].stage->info;
 
@@ -176,14 +183,16 @@ dp_status_t dp__agree_on_stages(dp_pipeline_t *p)
         for (uint32_t i = 0; i < info->nparams; i++)
             mine[c].shared += info->param_list[i].shared != NULL;
     }
-    status = dp_group_all_gather(p->group, mine, chunks * sizeof(*mine), all);
-    for (size_t i = 0; i < n * chunks && status >= 0; i++)
+    all = dp__ask_ranks(p, mine, chunks * sizeof(*mine), &status);
+    if (all == NULL)
+        return status;
+    for (size_t i = 0; i < n * chunks && status >= 0; i++) {
+        p->ties.any |= all[i].shared > 0;
         for (size_t c = 0; c < chunks && status >= 0; c++)
             status = compare_shapes(p, &mine[c], (int32_t)(i / chunks), &all[i]);
-    for (size_t i = 0; i < n * chunks && status >= 0; i++)
-        p->ties.any |= all[i].shared > 0;
+    }
     number_parts(p, all, n * chunks);
-    dp__free(mine);
+    dp__free(all);
     return status;
 }
 
@@ -194,43 +203,26 @@ typedef struct verdict {
     char name[DP__NAME_BYTES], reason[REASON_BYTES];
 } verdict_t;
 
-/* all_out [ranks + 1]: what all ranks say; the caller frees it. */
-static dp_status_t ask_all(dp_pipeline_t *p, dp_status_t mine, const char *name, verdict_t **all_out)
+/* The verdicts of all ranks, as dp__ask_ranks. */
+static verdict_t *ask_all(dp_pipeline_t *p, dp_status_t mine, const char *name, dp_status_t *status_out)
 {
-    const int32_t n = dp_group_size(p->group);
-    verdict_t *all = dp__calloc((size_t)n + 1, sizeof(*all)), *own = all + n;
+    verdict_t own = {.status = mine};
 
-    *all_out = all;
-    if (all == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", n);
-    own->status = mine;
-    snprintf(own->name, sizeof(own->name), "%s", name);
-    snprintf(own->reason, sizeof(own->reason), "%s", mine < 0 ? dp_last_error() : "");
-    return dp_group_all_gather(p->group, own, sizeof(*own), all);
-}
-
-/* The first rank that cannot go on; -1: none. */
-static int32_t first_that_fails(const verdict_t *all, int32_t n)
-{
-    for (int32_t r = 0; r < n; r++)
-        if (all[r].status < 0)
-            return r;
-    return -1;
+    snprintf(own.name, sizeof(own.name), "%s", name);
+    snprintf(own.reason, sizeof(own.reason), "%s", mine < 0 ? dp_last_error() : "");
+    return dp__ask_ranks(p, &own, sizeof(own), status_out);
 }
 
 dp_status_t dp__agree(dp_pipeline_t *p, dp_status_t mine, const char *what)
 {
-    verdict_t *all;
-    dp_status_t status = ask_all(p, mine, "", &all);
+    dp_status_t status;
+    verdict_t *all = ask_all(p, mine, "", &status);
 
-    if (status < 0) {
-        status = dp__engine_fail(p, status, what);
-    } else {
-        const int32_t r = first_that_fails(all, dp_group_size(p->group));
-
-        if (r >= 0)
+    if (all == NULL)
+        return dp__engine_fail(p, status, what);
+    for (int32_t r = 0; r < dp_group_size(p->group) && status >= 0; r++)
+        if (all[r].status < 0)
             status = dp_fail(all[r].status, "rank %d: %s: %s", r, what, all[r].reason);
-    }
     dp__free(all);
     return status;
 }
@@ -238,14 +230,11 @@ dp_status_t dp__agree(dp_pipeline_t *p, dp_status_t mine, const char *what)
 dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name)
 {
     const int32_t n = dp_group_size(p->group);
-    verdict_t *all;
-    dp_status_t status = ask_all(p, mine, name, &all);
+    dp_status_t status;
+    verdict_t *all = ask_all(p, mine, name, &status);
 
-    if (status < 0) {
-        status = dp__engine_fail(p, status, "swapping the comm backend");
-        dp__free(all);
-        return status;
-    }
+    if (all == NULL)
+        return dp__engine_fail(p, status, "swapping the comm backend");
     for (int32_t r = 0; r < n && status >= 0; r++)
         if (all[r].status < 0)
             status = dp_fail(all[r].status, "rank %d keeps its comm backend: %s", r, all[r].reason);

@@ -131,6 +131,8 @@ dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *wh
 void dp__engine_settle(dp_pipeline_t *p);
 
 /* agree.c; collective */
+/* What all ranks say, `bytes` bytes each, in rank order; the caller frees it. NULL: *status_out. */
+void *dp__ask_ranks(dp_pipeline_t *p, const void *mine, size_t bytes, dp_status_t *status_out);
 dp_status_t dp__agree_on_settings(dp_pipeline_t *p);
 dp_status_t dp__agree_on_stages(dp_pipeline_t *p);
 /* DP_OK on all ranks, or an error on all: the first that one of them came with. */

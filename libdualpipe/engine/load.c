@@ -204,18 +204,16 @@ typedef struct found {
 /* Rank 0 looks, for all. */
 static dp_status_t find_checkpoint(dp_pipeline_t *p, const char *folder, uint64_t below, uint64_t *step_out)
 {
-    found_t mine = {.status = DP_OK}, *all = dp__calloc((size_t)dp_group_size(p->group), sizeof(*all));
+    found_t mine = {.status = DP_OK}, *all;
     dp_status_t status;
 
-    if (all == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", dp_group_size(p->group));
     if (dp_group_rank(p->group) == 0)
         mine.status = dp_checkpoint_newest(folder, below, &mine.step);
-    status = dp_group_all_gather(p->group, &mine, sizeof(mine), all);
-    if (status >= 0) {
-        *step_out = all[0].step;
-        status = all[0].status;
-    }
+    all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
+    if (all == NULL)
+        return status;
+    *step_out = all[0].step;
+    status = all[0].status;
     if (status < 0 && dp_group_rank(p->group) != 0)
         (void)dp_fail(status, "rank 0 cannot look into %s", folder);
     dp__free(all);

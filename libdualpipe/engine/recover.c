@@ -244,17 +244,13 @@ static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, in
 /* With all ranks open: whoever does not hold what counts gets it. */
 static dp_status_t share(dp_pipeline_t *p, int64_t *step)
 {
-    const int32_t n = dp_group_size(p->group);
-    statement_t *mine = dp__calloc((size_t)n + 1, sizeof(*mine)), *all = mine + 1;
+    const statement_t mine = {p->recovery.holds, p->recovery.step, *step, digest_states(p)};
     dp_status_t status;
+    statement_t *all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
 
-    if (mine == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for what %d ranks hold", n);
-    *mine = (statement_t){p->recovery.holds, p->recovery.step, *step, digest_states(p)};
-    status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
-    if (status >= 0)
-        status = agree(p, all, n, step);
-    dp__free(mine);
+    if (all != NULL)
+        status = agree(p, all, dp_group_size(p->group), step);
+    dp__free(all);
     return status;
 }
 

@@ -115,27 +115,25 @@ static int32_t find_failed(const statement_t *all, int32_t n)
 static dp_status_t settle(dp_pipeline_t *p, bool *busy_out)
 {
     dp__saving_t *s = p->saving;
-    statement_t *mine, *all;
+    statement_t mine = {.status = DP_OK}, *all;
     int32_t failed;
     dp_status_t status;
 
     *busy_out = false;
     if (s->settled)
         return DP_OK;
-    mine = dp__calloc((size_t)s->ranks + 1, sizeof(*mine));
-    if (mine == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", s->ranks);
-    all = mine + 1;
-    mine->phase = phase_of(s);
-    if (mine->phase == DP__UNSAVED) {
-        mine->status = s->status;
-        snprintf(mine->why, sizeof(mine->why), "%.470s", s->why);
+    mine.phase = phase_of(s);
+    if (mine.phase == DP__UNSAVED) {
+        mine.status = s->status;
+        snprintf(mine.why, sizeof(mine.why), "%.470s", s->why);
     }
-    status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
-    failed = status < 0 ? -1 : find_failed(all, s->ranks);
-    for (int32_t r = 0; r < s->ranks && status >= 0; r++)
+    all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
+    if (all == NULL)
+        return status;
+    failed = find_failed(all, s->ranks);
+    for (int32_t r = 0; r < s->ranks; r++)
         *busy_out |= all[r].phase == DP__WRITING || (all[r].phase == DP__GATHERING && failed < 0);
-    if (status >= 0 && !*busy_out) {
+    if (!*busy_out) {
         if (failed >= 0 && s->rank == 0)
             give_up(s);
         (void)dp__signal_wait(&s->answers, s->ordered, INT64_MAX, NULL);
@@ -148,7 +146,7 @@ static dp_status_t settle(dp_pipeline_t *p, bool *busy_out)
         if (failed >= 0 && s->rank == 0)
             dp_log(DP_LOG_WARN, "checkpoint", "step %" PRIu64 " was not saved: %s", s->step, s->why);
     }
-    dp__free(mine);
+    dp__free(all);
     return status;
 }
 

@@ -149,16 +149,12 @@ static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int
 }
 
 /* The largest `room` of all ranks. */
-static dp_status_t largest(const dp_pipeline_t *p, int64_t *room)
+static dp_status_t largest(dp_pipeline_t *p, int64_t *room)
 {
-    int32_t n = dp_group_size(p->group);
-    int64_t *all = dp__calloc((size_t)n, sizeof(*all));
     dp_status_t status;
+    int64_t *all = dp__ask_ranks(p, room, sizeof(*room), &status);
 
-    if (all == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for the span counts of %d ranks", n);
-    status = dp_group_all_gather(p->group, room, sizeof(*room), all);
-    for (int32_t i = 0; i < n && status >= 0; i++)
+    for (int32_t i = 0; all != NULL && i < dp_group_size(p->group); i++)
         *room = all[i] > *room ? all[i] : *room;
     dp__free(all);
     return status;

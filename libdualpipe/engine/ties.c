@@ -140,23 +140,17 @@ static dp_status_t make_table(dp_pipeline_t *p, const claim_t *all, size_t n)
 
 dp_status_t dp__ties_find(dp_pipeline_t *p)
 {
-    const size_t n = (size_t)dp_group_size(p->group);
-    claim_t *mine, *all;
+    claim_t mine[CLAIMS] = {{.kind = 0}}, *all;
     dp_status_t status;
 
     if (!p->ties.any)
         return DP_OK;
     p->ties = (dp__ties_t){.any = true};
-    mine = dp__calloc((n + 1) * CLAIMS, sizeof(*mine));
-    if (mine == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for the shared parameters of %zu ranks", n);
-    all = mine + CLAIMS;
-    status = list_claims(p, mine);
-    if (status >= 0)
-        status = dp_group_all_gather(p->group, mine, CLAIMS * sizeof(*mine), all);
-    if (status >= 0)
-        status = make_table(p, all, n * CLAIMS);
-    dp__free(mine);
+    DO(list_claims(p, mine));
+    all = dp__ask_ranks(p, mine, sizeof(mine), &status);
+    if (all != NULL)
+        status = make_table(p, all, (size_t)dp_group_size(p->group) * CLAIMS);
+    dp__free(all);
     return status < 0 ? status : dp__comms_open_ties(p, &p->comms);
 }
 
