@@ -5,7 +5,6 @@
 #include "base/wait.h"
 #include "base/environment.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>

@@ -5,9 +5,9 @@
 
 #include "base/do.h"
 #include "base/memory.h"
-#include "checkpoint/header.h"
 #include "checkpoint/json.h"
 #include "checkpoint/names.h"
+#include "checkpoint/spelling.h"
 #include "checkpoint/text.h"
 #include "checkpoint/xxh64.h"
 

@@ -3,7 +3,6 @@
  * json.c: strict JSON (RFC 8259), as far as safetensors files and their index need it. */
 #include "checkpoint/json.h"
 
-#include <stdio.h>
 #include <string.h>
 
 bool dp__json_fail(dp__json_t *json, const char *why)

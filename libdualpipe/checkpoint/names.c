@@ -3,8 +3,6 @@
  * names.c: names out of numbers, and numbers out of names. */
 #include "checkpoint/names.h"
 
-#include "checkpoint/header.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -46,23 +46,20 @@ static dp_status_t read_index(dp_checkpoint_t *c)
 static dp_status_t read_heads(dp_checkpoint_t *c)
 {
     char path[DP__PATH_BYTES];
-    dp_status_t status = DP_OK;
 
     c->headers = dp__calloc(c->index.nheads + 1, sizeof(*c->headers));
     if (c->headers == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %u heads", c->folder, c->index.nheads);
-    for (uint32_t i = 0; i < c->index.nheads && status >= 0; i++) {
-        status = dp__path(path, c->folder, c->index.heads[i].file);
-        if (status >= 0)
-            status = dp__head_read(path, &c->headers[i]);
-        if (status >= 0 && c->headers[i].digest != c->index.heads[i].digest)
-            status =
-                dp_fail(DP_ERR_INVALID, "%s: its head is not what was written: the index has another digest", path);
-        if (status >= 0 && c->headers[i].step != c->index.step)
-            status = dp_fail(DP_ERR_INVALID, "%s: of step %" PRIu64 ", the index of step %" PRIu64, path,
-                             c->headers[i].step, c->index.step);
+    for (uint32_t i = 0; i < c->index.nheads; i++) {
+        DO(dp__path(path, c->folder, c->index.heads[i].file));
+        DO(dp__head_read(path, &c->headers[i]));
+        if (c->headers[i].digest != c->index.heads[i].digest)
+            return dp_fail(DP_ERR_INVALID, "%s: its head is not what was written: the index has another digest", path);
+        if (c->headers[i].step != c->index.step)
+            return dp_fail(DP_ERR_INVALID, "%s: of step %" PRIu64 ", the index of step %" PRIu64, path,
+                           c->headers[i].step, c->index.step);
     }
-    return status;
+    return DP_OK;
 }
 
 static int entries_by_name(const void *a, const void *b)

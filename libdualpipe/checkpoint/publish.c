@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -47,28 +46,25 @@ typedef struct collected {
 
 static dp_status_t collect_heads(collected_t *c, const char *path, uint64_t step, int32_t ranks)
 {
-    dp_status_t status = DP_OK;
-
     c->headers = dp__calloc((size_t)ranks, sizeof(*c->headers));
     c->names = dp__calloc((size_t)ranks, sizeof(*c->names));
     c->index.heads = dp__calloc((size_t)ranks, sizeof(*c->index.heads));
     if (c->headers == NULL || c->names == NULL || c->index.heads == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for the heads of %d files", path, ranks);
     c->index.step = step;
-    for (int32_t r = 0; r < ranks && status >= 0; r++) {
+    for (int32_t r = 0; r < ranks; r++) {
         char file[DP__PATH_BYTES];
 
         dp__rank_name(c->names[r], r, ranks);
-        status = dp__path(file, path, c->names[r]);
-        if (status >= 0)
-            status = dp__head_read(file, &c->headers[r]);
-        if (status >= 0 && c->headers[r].step != step)
-            status = dp_fail(DP_ERR_INVALID, "%s: of another step", file);
+        DO(dp__path(file, path, c->names[r]));
+        DO(dp__head_read(file, &c->headers[r]));
+        if (c->headers[r].step != step)
+            return dp_fail(DP_ERR_INVALID, "%s: of another step", file);
         c->index.heads[c->index.nheads++] = (dp__index_head_t){c->names[r], c->headers[r].digest};
         c->index.nentries += c->headers[r].n;
         c->index.total_size += c->headers[r].data_bytes;
     }
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t list_tensors(collected_t *c, const char *path)
@@ -130,17 +126,13 @@ static dp_status_t index_all(const char *path, uint64_t step, int32_t ranks)
 dp_status_t dp__checkpoint_publish(const char *folder, uint64_t step, int32_t ranks)
 {
     char partial[DP__PATH_BYTES], path[DP__PATH_BYTES];
-    dp_status_t status = path_of(partial, folder, step, true);
 
-    if (status >= 0)
-        status = path_of(path, folder, step, false);
-    if (status >= 0)
-        status = index_all(partial, step, ranks);
-    if (status >= 0)
-        status = dp__folder_publish(partial, path);
-    if (status >= 0)
-        status = dp__folder_sync(folder);
-    return status < 0 ? status : dp__folder_remove(partial); /* what had the name before */
+    DO(path_of(partial, folder, step, true));
+    DO(path_of(path, folder, step, false));
+    DO(index_all(partial, step, ranks));
+    DO(dp__folder_publish(partial, path));
+    DO(dp__folder_sync(folder));
+    return dp__folder_remove(partial); /* what had the name before */
 }
 
 /* ---- folders ---- */
@@ -148,9 +140,9 @@ dp_status_t dp__checkpoint_publish(const char *folder, uint64_t step, int32_t ra
 dp_status_t dp__checkpoint_discard(const char *folder, uint64_t step)
 {
     char partial[DP__PATH_BYTES];
-    const dp_status_t status = path_of(partial, folder, step, true);
 
-    return status < 0 ? status : dp__folder_remove(partial);
+    DO(path_of(partial, folder, step, true));
+    return dp__folder_remove(partial);
 }
 
 /* Calls what(user, step) for each folder that is called like a checkpoint. */

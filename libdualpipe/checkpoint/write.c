@@ -77,14 +77,10 @@ dp_status_t dp__checkpoint_write(const dp__write_t *w)
     dp_status_t status;
 
     dp__step_name(name, w->step, true);
-    status = dp__path(folder, w->folder, name);
+    DO(dp__path(folder, w->folder, name));
     dp__rank_name(name, w->rank, w->ranks);
-    if (status >= 0)
-        status = dp__path(path, folder, name);
-    if (status >= 0)
-        status = dp__folder_make(folder);
-    if (status < 0)
-        return status;
+    DO(dp__path(path, folder, name));
+    DO(dp__folder_make(folder));
     snprintf(partial, sizeof(partial), "%s.partial", path);
     status = write_file(w, partial);
     if (status < 0) {

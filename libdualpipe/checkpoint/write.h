@@ -11,8 +11,6 @@
 
 #include "checkpoint/header.h"
 
-#include <dualpipe/checkpoint.h>
-
 typedef struct dp__write {
     const char *folder; /* of all checkpoints; is there */
     uint64_t step;

@@ -128,23 +128,10 @@ typedef struct search {
     dp__candidate_t own[DP__CANDIDATES];
     int nown;
     uint64_t (*names)[DP__CANDIDATES]; /* [ranks] hashes; 0: none */
-    uint32_t *answers;                 /* [ranks] USABLE, REACHES_HOSTS */
     /* the first rank that could not take what rank 0 can; ranks: none */
     int32_t lacks;
     const char *near, *far; /* of own: what was found; NULL: none yet */
 } search_t;
-
-static dp_status_t gather_candidates(search_t *search)
-{
-    uint64_t mine[DP__CANDIDATES] = {0};
-
-    search->nown = dp__plugin_candidates("comm_", search->own);
-    if (search->nown < 0)
-        return search->nown;
-    for (int i = 0; i < search->nown; i++)
-        mine[i] = dp__hash_text(DP__HASH_BEGIN, search->own[i].name);
-    return dp_group_all_gather(search->p->group, mine, sizeof(mine), search->names);
-}
 
 static const char *find_own(const search_t *search, uint64_t hash)
 {
@@ -173,20 +160,19 @@ static dp_status_t try_candidate(const search_t *search, const char *name, uint3
 /* *answer: what all ranks can do with candidate i of rank 0. */
 static dp_status_t ask_candidate(search_t *search, int i, const char **name, uint32_t *answer)
 {
-    const int32_t ranks = dp_group_size(search->p->group);
-    uint32_t mine;
+    uint32_t mine, *all;
     dp_status_t status;
 
     *name = find_own(search, search->names[0][i]);
-    status = try_candidate(search, *name, &mine);
-    if (status >= 0)
-        status = dp_group_all_gather(search->p->group, &mine, sizeof(mine), search->answers);
+    DO(try_candidate(search, *name, &mine));
+    all = dp__ask_ranks(search->p, &mine, sizeof(mine), &status);
     *answer = UINT32_MAX;
-    for (int32_t r = 0; r < ranks && status >= 0; r++) {
-        *answer &= search->answers[r];
-        if (search->answers[r] == 0 && search->answers[0] != 0 && r < search->lacks)
+    for (int32_t r = 0; all != NULL && r < dp_group_size(search->p->group); r++) {
+        *answer &= all[r];
+        if (all[r] == 0 && all[0] != 0 && r < search->lacks)
             search->lacks = r;
     }
+    dp__free(all);
     return status;
 }
 
@@ -206,38 +192,37 @@ static dp_status_t tell_no_candidate(const search_t *search, bool far)
 
 static dp_status_t search_candidates(search_t *search, bool wants_far)
 {
-    dp_status_t status = gather_candidates(search);
-
-    for (int i = 0; i < DP__CANDIDATES && status >= 0 && search->names[0][i] != 0; i++) {
+    for (int i = 0; i < DP__CANDIDATES && search->names[0][i] != 0; i++) {
         const char *name;
         uint32_t answer;
 
         if (search->near != NULL && (search->far != NULL || !wants_far))
             return DP_OK;
-        status = ask_candidate(search, i, &name, &answer);
+        DO(ask_candidate(search, i, &name, &answer));
         if (search->near == NULL && (answer & USABLE) != 0)
             search->near = name;
         if (wants_far && search->far == NULL && (answer & REACHES_HOSTS) != 0)
             search->far = name;
     }
-    return status < 0 || (wants_far ? search->far : search->near) != NULL ? status
-                                                                          : tell_no_candidate(search, wants_far);
+    return (wants_far ? search->far : search->near) != NULL ? DP_OK : tell_no_candidate(search, wants_far);
 }
 
 /* All ranks choose the same: what each can do with a candidate is known to all. */
 static dp_status_t choose(search_t *search, dp_pipeline_t *p)
 {
-    const size_t n = (size_t)dp_group_size(p->group);
+    uint64_t mine[DP__CANDIDATES] = {0};
     dp_status_t status;
 
-    *search = (search_t){.p = p, .lacks = (int32_t)n};
-    search->names = dp__calloc(n, sizeof(*search->names));
-    search->answers = dp__calloc(n, sizeof(*search->answers));
-    status = search->names != NULL && search->answers != NULL
-                 ? search_candidates(search, places_of(p)->hosts > 1)
-                 : dp_fail(DP_ERR_NOMEM, "no memory to compare the plugins of %zu ranks", n);
+    *search = (search_t){.p = p, .lacks = dp_group_size(p->group)};
+    search->nown = dp__plugin_candidates("comm_", search->own);
+    if (search->nown < 0)
+        return search->nown;
+    for (int i = 0; i < search->nown; i++)
+        mine[i] = dp__hash_text(DP__HASH_BEGIN, search->own[i].name);
+    search->names = dp__ask_ranks(p, mine, sizeof(mine), &status);
+    if (search->names != NULL)
+        status = search_candidates(search, places_of(p)->hosts > 1);
     dp__free(search->names);
-    dp__free(search->answers);
     return status;
 }
 

@@ -32,12 +32,9 @@ dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, c
 dp_status_t dp__shared_memory(dp_pipeline_t *p, size_t bytes, size_t *account, double **memory_out)
 {
     void *memory = NULL;
-    dp_status_t status = p->host_memory ? p->device_vt->allocate(p->device, bytes, &memory)
-                                        : p->device_vt->host_allocate(p->device, bytes, &memory);
 
     *memory_out = NULL;
-    if (status < 0)
-        return status;
+    DO((p->host_memory ? p->device_vt->allocate : p->device_vt->host_allocate)(p->device, bytes, &memory));
     *account += bytes;
     p->memory.total += bytes;
     *memory_out = memory;
@@ -112,10 +109,8 @@ dp_status_t dp__chunks_build(dp_pipeline_t *p)
     p->lanes.one = 1;
     for (int32_t c = 0; c < p->nchunks; c++) {
         dp__chunk_t *chunk = &p->chunks[c];
-        dp_status_t status = build_stage(p, c, &chunk->stage);
 
-        if (status < 0)
-            return status;
+        DO(build_stage(p, c, &chunk->stage));
         if (chunk->stage->nsegments > p->max_segments)
             p->max_segments = chunk->stage->nsegments;
         for (int32_t s = 0; s < chunk->stage->nsegments; s++)
@@ -156,10 +151,7 @@ dp_status_t dp__chunks_rebuild(dp_pipeline_t *p)
     dp_stage_t *fresh[DP_MAX_CHUNKS];
 
     for (int32_t c = 0; c < p->nchunks; c++) {
-        dp_status_t status = build_stage(p, c, &fresh[c]);
-
-        if (status < 0)
-            return status;
+        DO(build_stage(p, c, &fresh[c]));
         if (!same_stage(p->chunks[c].stage, fresh[c]))
             return dp_fail(DP_ERR_MISMATCH, "stage %d was built with other segments, sizes or parameters than before",
                            p->chunks[c].place.stage);
@@ -207,7 +199,6 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
 {
     dp__chunk_t *chunk = &p->chunks[c];
     const dp__stage_info_t info = chunk->stage->info;
-    dp_status_t status;
     size_t saved;
 
     if (chunk->params != NULL && chunk->param_bytes != info.param_count * dp_dtype_bytes(p->options.dtype))
@@ -218,11 +209,11 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     if (!dp__mul(info.saved_bytes, (size_t)chunk->nslots, &saved))
         return dp_fail(DP_ERR_INVALID, "stage %d: %d activations of %zu bytes are more than memory can hold",
                        chunk->place.stage, chunk->nslots, info.saved_bytes);
-    status = kept_memory(p, chunk->param_bytes, &p->memory.params, &chunk->params);
-    for (int half = 0; half < 2 && status >= 0; half++)
+    DO(kept_memory(p, chunk->param_bytes, &p->memory.params, &chunk->params));
+    for (int half = 0; half < 2; half++)
         if (needs_half(p, chunk, half))
-            status = kept_memory(p, chunk->grad_bytes, &p->memory.grads, &chunk->grads[half]);
-    return status < 0 ? status : dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
+            DO(kept_memory(p, chunk->grad_bytes, &p->memory.grads, &chunk->grads[half]));
+    return dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
 }
 
 /* What backwards have beside the activation slots: one memory for each that is alive, of any
@@ -245,7 +236,6 @@ static dp_status_t allocate_backward_buffers(dp_pipeline_t *p)
 static dp_status_t allocate_work(dp_pipeline_t *p)
 {
     size_t work[DP__KINDS] = {0, 0}, scratch = 0;
-    dp_status_t status = DP_OK;
 
     for (int32_t c = 0; c < p->nchunks; c++) {
         const dp_stage_t *stage = p->chunks[c].stage;
@@ -257,31 +247,28 @@ static dp_status_t allocate_work(dp_pipeline_t *p)
         work[DP__BACKWARD] = dp__max_size(work[DP__BACKWARD], info.work_bytes);
         scratch = info.scratch_bytes > scratch ? info.scratch_bytes : scratch;
     }
-    for (int kind = 0; kind < DP__KINDS && status >= 0; kind++) {
+    for (int kind = 0; kind < DP__KINDS; kind++) {
         int32_t training = p->plans.training.commands.works[kind], forward = p->plans.forward.commands.works[kind];
 
-        for (int32_t w = 0; w < (forward > training ? forward : training) && status >= 0; w++) {
-            status = dp__device_memory(p, work[kind], &p->memory.work, &p->work[kind][w]);
-            if (status >= 0 && p->guard.on)
+        for (int32_t w = 0; w < (forward > training ? forward : training); w++) {
+            DO(dp__device_memory(p, work[kind], &p->memory.work, &p->work[kind][w]));
+            if (p->guard.on)
                 memset(p->work[kind][w], 0xa5, work[kind]);
         }
     }
-    for (int lane = DP_LANE_COMPUTE; lane <= DP_LANE_ALL_TO_ALL && status >= 0; lane++)
-        status = dp__device_memory(p, scratch, &p->memory.work, &p->lanes.scratch[lane]);
-    for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
-        status = p->device_vt->event_open(p->device, &p->lanes.mark[lane]);
-    return status;
+    for (int lane = DP_LANE_COMPUTE; lane <= DP_LANE_ALL_TO_ALL; lane++)
+        DO(dp__device_memory(p, scratch, &p->memory.work, &p->lanes.scratch[lane]));
+    for (int lane = 0; lane < DP_LANE_COUNT; lane++)
+        DO(p->device_vt->event_open(p->device, &p->lanes.mark[lane]));
+    return DP_OK;
 }
 
 dp_status_t dp__chunks_allocate(dp_pipeline_t *p)
 {
-    dp_status_t status = DP_OK;
-
-    for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
-        status = allocate_chunk(p, c);
-    if (status >= 0)
-        status = allocate_backward_buffers(p);
-    return status >= 0 ? allocate_work(p) : status;
+    for (int32_t c = 0; c < p->nchunks; c++)
+        DO(allocate_chunk(p, c));
+    DO(allocate_backward_buffers(p));
+    return allocate_work(p);
 }
 
 static void release_memory(dp_pipeline_t *p, char **memory)

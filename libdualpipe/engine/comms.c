@@ -18,16 +18,11 @@ typedef struct members {
     int32_t n, rank;
 } members_t;
 
-static int32_t world_rank(const dp__grid_t *g, int32_t p, int32_t e, int32_t d)
-{
-    return (d * g->ep + e) * g->pp + p;
-}
-
 static void add_member(members_t *m, const dp__grid_t *g, int32_t p, int32_t e, int32_t d)
 {
     if (p == g->p && e == g->e && d == g->d)
         m->rank = m->n;
-    m->world[m->n++] = world_rank(g, p, e, d);
+    m->world[m->n++] = dp__world_rank(g, p, e, d);
 }
 
 static dp_status_t open_group(dp_pipeline_t *p, const dp__comms_t *comms, const char *name, const members_t *members,

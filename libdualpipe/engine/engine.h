@@ -49,8 +49,13 @@
 
 typedef struct dp__grid {
     int32_t pp, ep, dp; /* sizes */
-    int32_t p, e, d;    /* our place; world rank = (d * ep + e) * pp + p */
+    int32_t p, e, d;    /* our place */
 } dp__grid_t;
+
+static inline int32_t dp__world_rank(const dp__grid_t *g, int32_t p, int32_t e, int32_t d)
+{
+    return (d * g->ep + e) * g->pp + p;
+}
 
 /* step.c */
 typedef struct dp__run {

@@ -5,8 +5,6 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 
-#include <string.h>
-
 dp_status_t dp__lengths_check(const dp_pipeline_options_t *o)
 {
     if (o->tokens == 0 && o->documents > 0)

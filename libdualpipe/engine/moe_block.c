@@ -62,18 +62,14 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
 static dp_status_t load_ep(const dp_build_context_t *context, const dp_moe_block_options_t *options,
                            const dp_ep_vt_t **ep_out)
 {
-    const char *name = options->ep;
     char named[DP__NAME_BYTES];
-    const void *table;
-    dp_status_t status = dp__plugin_named("ep", name, named);
+    const void *table = NULL;
 
-    *ep_out = NULL;
-    if (status < 0 || named[0] == '\0')
-        return status;
-    status = load_kind("ep", named, context, DP_IFACE_EP, DP_EP_VT_MIN, &table);
-    if (status >= 0)
-        *ep_out = table;
-    return status;
+    DO(dp__plugin_named("ep", options->ep, named));
+    if (named[0] != '\0')
+        DO(load_kind("ep", named, context, DP_IFACE_EP, DP_EP_VT_MIN, &table));
+    *ep_out = table;
+    return DP_OK;
 }
 
 static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_block_options_t *options,
@@ -158,7 +154,6 @@ dp_status_t dp_moe_block_part(dp_moe_block_t *b, const int32_t *placement, dp_mo
                               dp_part_t *part_out)
 {
     kept_layer_t *kept;
-    dp_status_t status;
 
     if (b == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_moe_block_part: the block is NULL");
@@ -167,16 +162,14 @@ dp_status_t dp_moe_block_part(dp_moe_block_t *b, const int32_t *placement, dp_mo
         return dp_fail(DP_ERR_NOMEM, "dp_moe_block_part: no memory for its record");
     kept->next = b->layers;
     b->layers = kept;
-    status =
-        dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->shape.dtype,
-                          (size_t)b->shape.batch * b->shape.sequence * b->shape.hidden * dp_dtype_bytes(b->shape.dtype),
-                          &kept->layer, part_out);
-    if (status >= 0 && b->replicas != NULL)
-        status =
-            dp__moe_layer_replicate(kept->layer, b->replicas, placement != NULL ? placement : b->placement, part_out);
-    if (status >= 0 && layer_out != NULL)
+    DO(dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->shape.dtype,
+                         (size_t)b->shape.batch * b->shape.sequence * b->shape.hidden * dp_dtype_bytes(b->shape.dtype),
+                         &kept->layer, part_out));
+    if (b->replicas != NULL)
+        DO(dp__moe_layer_replicate(kept->layer, b->replicas, placement != NULL ? placement : b->placement, part_out));
+    if (layer_out != NULL)
         *layer_out = kept->layer;
-    return status;
+    return DP_OK;
 }
 
 size_t dp_moe_block_replica_bytes(const dp_moe_block_t *b)

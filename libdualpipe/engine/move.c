@@ -75,15 +75,15 @@ static dp_status_t pass(road_t *r, void *memory, size_t bytes)
 static dp_status_t pass_chunk(road_t *r, int32_t c)
 {
     const dp_pipeline_t *p = r->p;
-    dp_status_t status = pass(r, p->chunks[c].params, p->chunks[c].param_bytes);
 
-    for (int32_t i = 0; i < p->states.n && status >= 0; i++) {
+    DO(pass(r, p->chunks[c].params, p->chunks[c].param_bytes));
+    for (int32_t i = 0; i < p->states.n; i++) {
         const dp_state_t *s = &p->states.at[i];
 
         if (s->scope != DP_STATE_PIPELINE && s->scope != DP_STATE_JOB && s->chunk == c)
-            status = pass(r, s->memory, dp__state_bytes(s));
+            DO(pass(r, s->memory, dp__state_bytes(s)));
     }
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t pass_chunks(road_t *r)

@@ -10,16 +10,14 @@
 
 dp_status_t dp__plugin_named(const char *kind, const char *name, char text[DP__NAME_BYTES])
 {
-    size_t n = 0;
-    dp_status_t status = dp__environment_keys("DUALPIPE_PLUGINS", "device, comm, attention, moe, ep", false);
+    size_t n = name != NULL ? strlen(name) : 0;
 
     text[0] = '\0';
-    if (name == NULL && status >= 0)
+    DO(dp__environment_keys("DUALPIPE_PLUGINS", "device, comm, attention, moe, ep", false));
+    if (name == NULL)
         name = dp__environment_entry("DUALPIPE_PLUGINS", kind, &n);
-    else if (name != NULL)
-        n = strlen(name);
-    if (status < 0 || name == NULL)
-        return status;
+    if (name == NULL)
+        return DP_OK;
     if (n >= DP__NAME_BYTES)
         return dp_fail(DP_ERR_INVALID, "the name of the %s plugin has %zu characters; at most %d are possible", kind, n,
                        DP__NAME_BYTES - 1);

@@ -11,7 +11,6 @@
 #include "stage/guard.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,11 +77,10 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
 static dp_status_t share_device(dp_pipeline_t *p)
 {
     uint32_t sms[DP_LANE_COUNT] = {0};
-    dp_status_t status = p->device_vt->partition(p->device, sms);
 
-    if (status >= 0)
-        dp__group_set_sms(p->group, sms[DP_LANE_COMPUTE], sms[DP_LANE_ALL_TO_ALL]);
-    return status;
+    DO(p->device_vt->partition(p->device, sms));
+    dp__group_set_sms(p->group, sms[DP_LANE_COMPUTE], sms[DP_LANE_ALL_TO_ALL]);
+    return DP_OK;
 }
 
 static dp_status_t find_device(dp_pipeline_t *p)
@@ -116,13 +114,11 @@ static dp_status_t open_device(dp_pipeline_t *p)
 
 static dp_status_t open_lanes(dp_pipeline_t *p)
 {
-    dp_status_t status = share_device(p);
-
-    if (status >= 0)
-        status = dp__profile_open(p);
-    for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
-        status = p->device_vt->stream_open(p->device, (dp_lane_t)lane, &p->lanes.stream[lane]);
-    return status;
+    DO(share_device(p));
+    DO(dp__profile_open(p));
+    for (int lane = 0; lane < DP_LANE_COUNT; lane++)
+        DO(p->device_vt->stream_open(p->device, (dp_lane_t)lane, &p->lanes.stream[lane]));
+    return DP_OK;
 }
 
 static dp_status_t place_chunks(dp_pipeline_t *p)
@@ -170,16 +166,14 @@ static dp_status_t settle_opening(dp_pipeline_t *p)
 static dp_status_t settle_options(dp_pipeline_t *p)
 {
     dp_pipeline_options_t *o = &p->options;
-    dp_status_t status = check_options(o);
 
+    DO(check_options(o));
     if (o->inline_bytes == 0)
         o->inline_bytes = INLINE_BYTES;
     snprintf(p->method, sizeof(p->method), "%s", o->method != NULL ? o->method : "dualpipe");
-    if (status >= 0)
-        status = dp__backend_name(o->comm, p->comm_name);
-    if (status >= 0)
-        status = dp__full_name("device", o->device, "device_cpu", p->device_name);
-    return status < 0 ? status : set_grid(p);
+    DO(dp__backend_name(o->comm, p->comm_name));
+    DO(dp__full_name("device", o->device, "device_cpu", p->device_name));
+    return set_grid(p);
 }
 
 dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)

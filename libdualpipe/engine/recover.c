@@ -89,11 +89,6 @@ dp_status_t dp_pipeline_commit(dp_pipeline_t *p)
 
 /* ---- who gets what from whom ---- */
 
-static int32_t world_rank(const dp__grid_t *g, int32_t pipeline_rank, int32_t expert_rank, int32_t data_rank)
-{
-    return (data_rank * g->ep + expert_rank) * g->pp + pipeline_rank;
-}
-
 /* A rank with the same stages and experts as rank `of` that holds the state: its mirror first, then
  * those of other data groups; -1: none. */
 static int32_t holder_of_stages(const dp_pipeline_t *p, const statement_t *all, int32_t of, uint32_t holds)
@@ -105,8 +100,8 @@ static int32_t holder_of_stages(const dp_pipeline_t *p, const statement_t *all, 
     dp_schedule_place(p->schedule, i, 0, &place);
     for (int32_t k = 0; k < g->dp; k++) {
         const int32_t d = (own + k) % g->dp;
-        const int32_t twin = world_rank(g, i, e, d);
-        const int32_t mirror = place.mirror_rank >= 0 ? world_rank(g, place.mirror_rank, e, d) : -1;
+        const int32_t twin = dp__world_rank(g, i, e, d);
+        const int32_t mirror = place.mirror_rank >= 0 ? dp__world_rank(g, place.mirror_rank, e, d) : -1;
 
         if (mirror >= 0 && mirror != of && all[mirror].holds == holds)
             return mirror;
@@ -164,19 +159,19 @@ static dp_status_t give(dp_pipeline_t *p, const statement_t *all, uint32_t holds
 {
     const int32_t n = dp_group_size(p->group);
     const bool apart = of_pipelines(p);
-    dp_status_t status = look_for_holders(p, all, holds, apart);
 
-    for (int32_t r = 0; r < n && status >= 0; r++) {
+    DO(look_for_holders(p, all, holds, apart));
+    for (int32_t r = 0; r < n; r++) {
         const int32_t from = holder_of_stages(p, all, r, holds);
         const int32_t shared = apart ? holder_of_pipeline(p, all, r, holds) : from;
 
         if (all[r].holds == holds)
             continue;
-        status = dp__move_state(p, from, r, DP__MOVE_CHUNKS | (shared == from ? DP__MOVE_SHARED : 0));
-        if (status >= 0 && shared != from)
-            status = dp__move_state(p, shared, r, DP__MOVE_SHARED);
+        DO(dp__move_state(p, from, r, DP__MOVE_CHUNKS | (shared == from ? DP__MOVE_SHARED : 0)));
+        if (shared != from)
+            DO(dp__move_state(p, shared, r, DP__MOVE_SHARED));
     }
-    return status;
+    return DP_OK;
 }
 
 /* ---- agreeing ---- */
@@ -224,18 +219,15 @@ static dp_status_t begin_recovery(dp_pipeline_t *p, const statement_t *all, int3
 static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, int64_t *step)
 {
     const statement_t *top = &all[0];
-    dp_status_t status = compare_holds(all, n);
 
+    DO(compare_holds(all, n));
     for (int32_t r = 1; r < n; r++)
         if (all[r].holds > top->holds || (all[r].holds == top->holds && all[r].step > top->step))
             top = &all[r];
     p->run.step = p->recovery.step = top->step;
-    if (status >= 0 && top->holds == 0)
+    if (top->holds == 0)
         return begin_recovery(p, all, n);
-    if (status >= 0)
-        status = give(p, all, top->holds);
-    if (status < 0)
-        return status;
+    DO(give(p, all, top->holds));
     p->recovery.holds = top->holds;
     *step = (int64_t)top->holds - 1;
     return DP_OK;
@@ -256,15 +248,10 @@ static dp_status_t share(dp_pipeline_t *p, int64_t *step)
 
 static dp_status_t open_again(dp_pipeline_t *p, int64_t *step)
 {
-    dp_status_t status = DP_OK;
-
     dp__group_close(p->group, false);
     if (!p->recovery.reformed || dp_group_health(p->group) < 0)
-        status = reform(p);
-    if (status >= 0)
-        status = dp__pipeline_set_up(p);
-    if (status < 0)
-        return status;
+        DO(reform(p));
+    DO(dp__pipeline_set_up(p));
     p->recovery.reformed = 0;
     p->run.failed = 0;
     p->run.round = p->run.rounds = 0;

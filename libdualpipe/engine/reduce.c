@@ -45,37 +45,35 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, 
 static dp_status_t reduce_whole(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
 {
     const size_t count = chunk->stage->info.param_count;
-    dp_status_t status = DP_OK;
 
     if (p->comms.sums.mirror != NULL)
-        status = p->comms.vt->all_reduce(p->comms.sums.mirror, grads, count, dp_dtype_accumulator(p->options.dtype),
-                                         p->lanes.stream[DP_LANE_REDUCE]);
-    return status < 0 ? status : reduce_over_data(p, chunk, grads);
+        DO(p->comms.vt->all_reduce(p->comms.sums.mirror, grads, count, dp_dtype_accumulator(p->options.dtype),
+                                   p->lanes.stream[DP_LANE_REDUCE]));
+    return reduce_over_data(p, chunk, grads);
+}
+
+static dp_status_t put_sums(dp_pipeline_t *p, const dp__chunk_t *chunk, dp_stream_t *s)
+{
+    char *grads = dp__summed_grads(chunk);
+
+    if (chunk->grads[0] != NULL && chunk->grads[1] != NULL)
+        DO(p->device_vt->add(s, chunk->grads[0], chunk->grads[1], chunk->stage->info.param_count,
+                             dp_dtype_accumulator(p->options.dtype)));
+    DO(dp__zero_is_on(p) ? dp__shards_sum(p, chunk, grads) : reduce_whole(p, chunk, grads));
+    return dp__stage_reduce(chunk->stage, grads, s);
 }
 
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
 {
-    dp__chunk_t *chunk = &p->chunks[c];
-    dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
-    char *grads = dp__summed_grads(chunk);
-    size_t count = chunk->stage->info.param_count;
     dp_status_t status;
 
-    if (count == 0)
+    if (p->chunks[c].stage->info.param_count == 0)
         return DP_OK;
-    status = p->device_vt->stamp(s, &p->trace.records[span].start_ns);
+    DO(p->device_vt->stamp(s, &p->trace.records[span].start_ns));
     dp__profile_begin(p, span);
-    if (status >= 0 && chunk->grads[0] != NULL && chunk->grads[1] != NULL)
-        status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, dtype);
-    if (status >= 0 && dp__zero_is_on(p))
-        status = dp__shards_sum(p, chunk, grads);
-    else if (status >= 0)
-        status = reduce_whole(p, chunk, grads);
-    if (status >= 0)
-        status = dp__stage_reduce(chunk->stage, grads, s);
+    status = put_sums(p, &p->chunks[c], s);
     dp__profile_end(p);
-    if (status >= 0)
-        status = p->device_vt->stamp(s, &p->trace.records[span].end_ns);
-    return status;
+    DO(status);
+    return p->device_vt->stamp(s, &p->trace.records[span].end_ns);
 }

@@ -165,19 +165,15 @@ static dp_status_t take_options(const dp_pipeline_t *p, const dp_save_options_t 
 
 static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_save_options_t *options)
 {
-    dp_status_t status = dp__path(s->folder, options->folder, NULL);
-
     s->keep = options->keep;
     s->rank = dp_group_rank(p->group);
     s->ranks = dp_group_size(p->group);
     s->settled = true;
-    if (status >= 0)
-        status = dp__folder_make(s->folder);
-    if (status >= 0 && s->rank == 0)
-        status = dp__checkpoint_clean(s->folder);
-    if (status >= 0)
-        status = dp__snapshot_open(p, &s->snapshot);
-    return status;
+    DO(dp__path(s->folder, options->folder, NULL));
+    DO(dp__folder_make(s->folder));
+    if (s->rank == 0)
+        DO(dp__checkpoint_clean(s->folder));
+    return dp__snapshot_open(p, &s->snapshot);
 }
 
 dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *options)
@@ -234,10 +230,8 @@ dp_status_t dp__save_copied(dp_pipeline_t *p)
 
 static dp_status_t check_saving(const dp_pipeline_t *p, const char *call)
 {
-    dp_status_t status = dp__pipeline_check(p, call);
-
-    return status < 0 || p->saving != NULL ? status
-                                           : dp_fail(DP_ERR_INVALID, "%s: call dp_pipeline_save_open first", call);
+    DO(dp__pipeline_check(p, call));
+    return p->saving != NULL ? DP_OK : dp_fail(DP_ERR_INVALID, "%s: call dp_pipeline_save_open first", call);
 }
 
 dp_status_t dp_pipeline_save(dp_pipeline_t *p, uint64_t step)

@@ -191,15 +191,13 @@ static dp_status_t make(const dp_pipeline_t *p, dp__chunk_t *chunk)
 
 dp_status_t dp__shards_make(dp_pipeline_t *p)
 {
-    dp_status_t status = DP_OK;
-
-    for (int32_t c = 0; c < p->nchunks && status >= 0; c++) {
+    for (int32_t c = 0; c < p->nchunks; c++) {
         if (p->chunks[c].shards == NULL) /* they outlive an epoch */
-            status = make(p, &p->chunks[c]);
-        if (status >= 0 && p->chunks[c].gathered == NULL)
-            status = p->device_vt->event_open(p->device, &p->chunks[c].gathered);
+            DO(make(p, &p->chunks[c]));
+        if (p->chunks[c].gathered == NULL)
+            DO(p->device_vt->event_open(p->device, &p->chunks[c].gathered));
     }
-    return status;
+    return DP_OK;
 }
 
 void dp__shards_free(dp__chunk_t *chunk)

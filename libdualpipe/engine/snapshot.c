@@ -85,16 +85,16 @@ dp_status_t dp__snapshot_begin(dp_pipeline_t *p, dp__snapshot_t *s)
 {
     const dp__kept_t *run = NULL;
     size_t at = 0, bytes = 0;
-    dp_status_t status = list(p, s);
 
     s->copying = true;
-    for (uint32_t i = 0; i < s->list.n && status >= 0; i++) {
+    DO(list(p, s));
+    for (uint32_t i = 0; i < s->list.n; i++) {
         const dp__kept_t *kept = &s->list.at[i];
 
         if (!kept->mine)
             continue;
         if (run != NULL && (run->memory + bytes != kept->memory || run->host != kept->host)) {
-            status = copy_kept(p, s, s->memory + at, run, bytes);
+            DO(copy_kept(p, s, s->memory + at, run, bytes));
             at += bytes, bytes = 0;
             run = NULL;
         }
@@ -102,7 +102,7 @@ dp_status_t dp__snapshot_begin(dp_pipeline_t *p, dp__snapshot_t *s)
             run = kept;
         bytes += dp__kept_bytes(kept);
     }
-    return run != NULL && status >= 0 ? copy_kept(p, s, s->memory + at, run, bytes) : status;
+    return run != NULL ? copy_kept(p, s, s->memory + at, run, bytes) : DP_OK;
 }
 
 dp_status_t dp__snapshot_finish(dp_pipeline_t *p, dp__snapshot_t *s)

@@ -135,17 +135,16 @@ static dp_status_t add_spans(dp_timeline_t *timeline, int32_t rank, const uint16
 static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int32_t rank)
 {
     uint16_t names[256] = {0};
-    dp_status_t status = DP_OK;
 
     for (int32_t i = 0; i < p->trace.nnames && i < 255; i++)
         DO(dp_timeline_name(timeline, p->trace.names[i], &names[i + 1]));
-    for (int32_t k = 0; k < p->trace.steps && status >= 0; k++) {
+    for (int32_t k = 0; k < p->trace.steps; k++) {
         int32_t at = (int32_t)((p->trace.kept_steps + (uint32_t)k) % (uint32_t)p->trace.steps);
 
-        status = add_spans(timeline, rank, names, p->trace.kept + (size_t)at * (size_t)p->trace.capacity,
-                           p->trace.kept_count[at]);
+        DO(add_spans(timeline, rank, names, p->trace.kept + (size_t)at * (size_t)p->trace.capacity,
+                     p->trace.kept_count[at]));
     }
-    return status < 0 ? status : add_spans(timeline, rank, names, p->trace.records + 1, p->trace.ngathers);
+    return add_spans(timeline, rank, names, p->trace.records + 1, p->trace.ngathers);
 }
 
 /* The largest `room` of all ranks. */

@@ -183,6 +183,21 @@ static void collect_losses(const dp_pipeline_t *p, int32_t microbatches, dp_step
         step->aux_loss += aux[2 * i] + aux[2 * i + 1];
 }
 
+static dp_status_t run_step(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
+{
+    DO(check_microbatches(p, plan, step));
+    DO(check_lent(p, step));
+    DO(check_round(p, step));
+    DO(check_gathered(p));
+    DO(dp__lengths_take(p, step));
+    tell_step(p, step);
+    DO(dp__ties_check(p));
+    DO(p->options.graph ? dp__graph_put(p, plan, step) : dp__step_put(p, plan, step));
+    DO(finish_streams(p));
+    DO(dp__save_copied(p));
+    return dp_group_health(p->group); /* a rank may have found that settings differ */
+}
+
 dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
 {
     int forward_only;
@@ -203,27 +218,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
         own.loss_scale = 1.0 / ((double)own.microbatches * p->grid.ep * p->grid.dp * own.rounds);
     dp__records_begin(p, plan);
     p->run.plan = plan;
-    status = check_microbatches(p, plan, &own);
-    if (status >= 0)
-        status = check_lent(p, &own);
-    if (status >= 0)
-        status = check_round(p, &own);
-    if (status >= 0)
-        status = check_gathered(p);
-    if (status >= 0)
-        status = dp__lengths_take(p, &own);
-    if (status >= 0)
-        tell_step(p, &own);
-    if (status >= 0)
-        status = dp__ties_check(p);
-    if (status >= 0)
-        status = p->options.graph ? dp__graph_put(p, plan, &own) : dp__step_put(p, plan, &own);
-    if (status >= 0)
-        status = finish_streams(p);
-    if (status >= 0)
-        status = dp__save_copied(p);
-    if (status >= 0)
-        status = dp_group_health(p->group); /* a rank may have found that settings differ */
+    status = run_step(p, plan, &own);
     if (status < 0) {
         snprintf(what, sizeof(what), "step %u", p->run.step);
         status = dp__engine_fail(p, status, what);

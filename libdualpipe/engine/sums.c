@@ -11,20 +11,18 @@ dp_status_t dp__sums_open(dp_pipeline_t *p)
 {
     size_t losses = dp__losses_count(p) * sizeof(double);
     char *memory[2] = {NULL, NULL};
-    dp_status_t status = dp__shared_memory(p, losses, &p->memory.work, &p->sums.losses);
 
-    if (status >= 0)
-        status = dp__shared_memory(p, DP__SUM_COUNT * sizeof(double), &p->memory.work, &p->sums.staging);
+    DO(dp__shared_memory(p, losses, &p->memory.work, &p->sums.losses));
+    DO(dp__shared_memory(p, DP__SUM_COUNT * sizeof(double), &p->memory.work, &p->sums.staging));
     p->sums.losses_there = p->sums.losses;
     p->sums.staging_there = p->sums.staging;
-    if (status < 0 || p->host_memory)
-        return status;
-    status = dp__device_memory(p, losses, &p->memory.work, &memory[0]);
+    if (p->host_memory)
+        return DP_OK;
+    DO(dp__device_memory(p, losses, &p->memory.work, &memory[0]));
     p->sums.losses_there = (double *)(void *)memory[0];
-    if (status >= 0)
-        status = dp__device_memory(p, DP__SUM_COUNT * sizeof(double), &p->memory.work, &memory[1]);
+    DO(dp__device_memory(p, DP__SUM_COUNT * sizeof(double), &p->memory.work, &memory[1]));
     p->sums.staging_there = (double *)(void *)memory[1];
-    return status;
+    return DP_OK;
 }
 
 void dp__sums_close(dp_pipeline_t *p)

@@ -7,7 +7,6 @@
 #include "engine/saving.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ".pipeline<number>", or an expert's number instead of its replica's; "[<first>:<end>]" */
@@ -127,7 +126,6 @@ static dp_status_t list_shard(listing_t *l, const dp__chunk_t *chunk, const dp_s
     const size_t size = dp_dtype_bytes(state->dtype);
     char *name = next_name(l);
     dp__kept_t kept = {.name = name, .dtype = state->dtype, .host = state->host != 0, .optional = state->optional != 0};
-    dp_status_t status;
 
     if (shard == NULL)
         return DP_OK;
@@ -136,10 +134,9 @@ static dp_status_t list_shard(listing_t *l, const dp__chunk_t *chunk, const dp_s
     kept.whole = param->count;
     kept.memory = (char *)state->memory + shard->at * size;
     kept.mine = !dp__tie_is_second(l->p, chunk->place.stage, param);
-    status = name_param(name, l->room, state->name, param, NULL);
-    if (status >= 0)
-        snprintf(name + strlen(name), l->room - strlen(name), "[%zu:%zu]", shard->first, shard->first + shard->count);
-    return status < 0 ? status : append_tensor(l, &kept);
+    DO(name_param(name, l->room, state->name, param, NULL));
+    snprintf(name + strlen(name), l->room - strlen(name), "[%zu:%zu]", shard->first, shard->first + shard->count);
+    return append_tensor(l, &kept);
 }
 
 /* Parameters of a chunk, or the state that goes with them (NULL: parameters themselves). measure:
@@ -150,10 +147,9 @@ static dp_status_t list_params(listing_t *l, const dp__chunk_t *chunk, const dp_
     const dp_dtype_t dtype = state != NULL ? state->dtype : l->p->options.dtype;
     char *memory = state != NULL ? state->memory : chunk->params;
     const size_t size = dp_dtype_bytes(dtype);
-    dp_status_t status = DP_OK;
 
     for (int32_t i = 0; i < stage->nparts; i++)
-        for (uint32_t k = 0; k < stage->parts[i].sizes.nparams && status >= 0; k++) {
+        for (uint32_t k = 0; k < stage->parts[i].sizes.nparams; k++) {
             const uint32_t index = stage->parts[i].first_param + k;
             const dp_param_t *param = &stage->param_list[index];
             const bool shards = state != NULL && state->scope == DP_STATE_SHARDS;
@@ -173,7 +169,7 @@ static dp_status_t list_params(listing_t *l, const dp__chunk_t *chunk, const dp_
             };
 
             if (shards && dp__shard_is_cut(l->p, &stage->parts[i].part, param)) {
-                status = measure ? DP_OK : list_shard(l, chunk, state, index);
+                DO(measure ? DP_OK : list_shard(l, chunk, state, index));
                 continue;
             }
             if (measure) {
@@ -181,11 +177,10 @@ static dp_status_t list_params(listing_t *l, const dp__chunk_t *chunk, const dp_
                 continue;
             }
             kept.mine = first && take_share(holders, param->count * size);
-            status = name_param((char *)kept.name, l->room, state != NULL ? state->name : NULL, param, placement);
-            if (status >= 0)
-                status = append_tensor(l, &kept);
+            DO(name_param((char *)kept.name, l->room, state != NULL ? state->name : NULL, param, placement));
+            DO(append_tensor(l, &kept));
         }
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t list_state(listing_t *l, const dp_state_t *state, bool mine)
@@ -212,22 +207,23 @@ static dp_status_t list_state(listing_t *l, const dp_state_t *state, bool mine)
 static dp_status_t list_chunk(listing_t *l, int32_t c, bool states, bool measure)
 {
     const dp__chunk_t *chunk = &l->p->chunks[c];
-    dp_status_t status = states ? DP_OK : list_params(l, chunk, NULL, measure);
 
-    for (int32_t i = 0; i < l->p->states.n && states && status >= 0; i++) {
+    if (!states)
+        return list_params(l, chunk, NULL, measure);
+    for (int32_t i = 0; i < l->p->states.n; i++) {
         const dp_state_t *state = &l->p->states.at[i];
         holders_t *holders = state->sharded ? &l->sharded : &l->dense;
 
         if (state->chunk != c)
             continue;
         if (state->scope == DP_STATE_PARAMS || state->scope == DP_STATE_SHARDS)
-            status = list_params(l, chunk, state, measure);
+            DO(list_params(l, chunk, state, measure));
         else if (state->scope == DP_STATE_STAGE && measure)
             holders->bytes += dp__state_bytes(state);
         else if (state->scope == DP_STATE_STAGE)
-            status = list_state(l, state, take_share(holders, dp__state_bytes(state)));
+            DO(list_state(l, state, take_share(holders, dp__state_bytes(state))));
     }
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t list_all(listing_t *l)

@@ -75,12 +75,9 @@ void dp_pipeline_ends(const dp_pipeline_t *p, uint8_t *first_out, uint8_t *last_
 
 dp_status_t dp_pipeline_memory(const dp_pipeline_t *p, dp_memory_report_t *report_out)
 {
-    dp_status_t status =
-        dp__sized_check("dp_pipeline_memory: report_out", report_out, "dp_memory_report_t", DP_MEMORY_REPORT_MIN);
-
-    if (status >= 0)
-        dp_sized_put(report_out, &p->memory);
-    return status;
+    DO(dp__sized_check("dp_pipeline_memory: report_out", report_out, "dp_memory_report_t", DP_MEMORY_REPORT_MIN));
+    dp_sized_put(report_out, &p->memory);
+    return DP_OK;
 }
 
 const dp_program_t *dp_pipeline_program(const dp_pipeline_t *p)

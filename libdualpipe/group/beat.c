@@ -7,7 +7,6 @@
 #include "group/process.h"
 
 #include <endian.h>
-#include <stdio.h>
 #include <string.h>
 
 #define INTERVAL_NS       250000000

@@ -1,10 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * control.c: the control thread: the only one that touches sockets. */
-#include "base/memory.h"
 #include "group/process.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * enter.c: a rank that is a separate process enters its job, and enters it again after a death:
  * nothing of the epoch before goes along but who we are. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "group/environment.h"
 #include "group/process.h"
@@ -9,7 +10,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -52,8 +52,8 @@ static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t
         return DP_OK;
     return dp_fail(DP_ERR_SECURITY,
                    "rank %d: %s is not an address of this host alone, and the job has no secret: let "
-                   "DUALPIPE_SECRET_FILE "
-                   "name a file of mode 0600 with the same secret for all ranks, or set the option insecure",
+                   "DUALPIPE_SECRET_FILE name a file of mode 0600 with the same secret for all ranks, or set the "
+                   "option insecure",
                    p->group.rank, p->join.address.text);
 }
 
@@ -119,25 +119,20 @@ static bool is_launchers_job(const dp__process_t *p)
 
 static dp_status_t prepare_join(dp__process_t *p, const dp_group_options_t *options)
 {
-    dp_status_t status = make_tables(p);
-
-    if (status == DP_OK)
-        status = take_settings(p, options->settings);
-    if (status == DP_OK)
-        status = dp__address_find(options, &p->join.address);
-    if (status == DP_OK)
-        status = dp__secret_load(&p->join.secret);
-    if (status == DP_OK)
-        status = check_safety(p, options);
-    if (status == DP_OK && dp__is_hub(p))
-        status = dp__address_listen(&p->join.address, p->group.size, &p->hub.listener);
-    if (status == DP_OK && dp__is_hub(p))
+    DO(make_tables(p));
+    DO(take_settings(p, options->settings));
+    DO(dp__address_find(options, &p->join.address));
+    DO(dp__secret_load(&p->join.secret));
+    DO(check_safety(p, options));
+    if (dp__is_hub(p)) {
+        DO(dp__address_listen(&p->join.address, p->group.size, &p->hub.listener));
         dp__status_open(p);
-    if (status == DP_OK && is_launchers_job(p))
+    }
+    if (is_launchers_job(p))
         dp__ends_open(&p->join.ends);
     p->join.limit_ns = dp__scaled_ns(options->join_seconds);
     start_clock(p);
-    return status;
+    return DP_OK;
 }
 
 static dp_status_t await_others(dp__process_t *p)

@@ -1,11 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * group.c: the public functions on a group: checks, then the link. */
+ * group.c: the public functions on a group: joining, checks, then the link. */
 #include "group/group.h"
 #include "base/do.h"
-#include "base/memory.h"
+#include "base/environment.h"
 #include "base/sized.h"
-#include "group/recorder.h"
 #include "group/reform.h"
 
 #include <stdio.h>
@@ -108,6 +107,7 @@ dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *a
 
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out)
 {
+    dp__environment_read();
     memset(options_out, 0, sizeof(*options_out));
     if (given != NULL)
         DO(dp__take("group options", dp_group_options_t, DP_GROUP_OPTIONS_MIN, options_out, given));
@@ -120,7 +120,31 @@ dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_
         options_out->join_seconds = 60;
     if (options_out->hang_seconds == 0)
         options_out->hang_seconds = 30;
+    return dp__debug_check();
+}
+
+static dp_status_t who_are_we(dp_group_options_t *options)
+{
+    dp_group_environment_t environment = {.struct_size = sizeof(environment)};
+
+    if (options->size != 0) {
+        if (options->size < 1 || options->size > DP_MAX_RANKS || options->rank < 0 || options->rank >= options->size)
+            return dp_fail(DP_ERR_INVALID, "group options: rank %d of %d ranks", options->rank, options->size);
+        return DP_OK;
+    }
+    DO(dp_group_environment(&environment));
+    options->rank = environment.rank;
+    options->size = environment.size;
     return DP_OK;
+}
+
+dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_out)
+{
+    dp_group_options_t settled;
+
+    DO(dp__group_options(options, &settled));
+    DO(who_are_we(&settled));
+    return settled.size == 1 ? dp_group_local(1, &settled, group_out) : dp__process_join(&settled, group_out);
 }
 
 int32_t dp_group_rank(const dp_group_t *group)

@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "base/memory.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void dp__kv_init(dp__kv_t *kv)

@@ -3,7 +3,6 @@
  * last_spans.c: the trace file of a job that makes no progress. It is named in the report before it
  * is written, because nobody waits for a disk to hear why the job ends. */
 #include "group/last_spans.h"
-#include "base/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
  * local.c: a job of ranks that are threads of one process: everything is shared memory under one
  * mutex. */
 #include "base/do.h"
-#include "base/environment.h"
 #include "base/memory.h"
 #include "group/last_spans.h"
 #include "group/recorder.h"
@@ -391,13 +390,9 @@ dp_status_t dp_group_local(int32_t size, const dp_group_options_t *options, dp_g
 {
     dp_group_options_t settled;
     job_t *job;
-    dp_status_t status = dp__group_options(options, &settled);
+    dp_status_t status;
 
-    dp__environment_read();
-    if (status == DP_OK)
-        status = dp__debug_check();
-    if (status != DP_OK)
-        return status;
+    DO(dp__group_options(options, &settled));
     if (size < 1 || size > DP_MAX_RANKS)
         return dp_fail(DP_ERR_INVALID, "a job of %d ranks: 1 to %d are possible", size, DP_MAX_RANKS);
     job = dp__calloc(1, sizeof(*job) + (size_t)size * sizeof(place_t));

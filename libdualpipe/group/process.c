@@ -6,10 +6,8 @@
 #include "base/memory.h"
 
 #include <endian.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define CHUNKS_AHEAD 4 /* of collect: asked for before they are needed */
 

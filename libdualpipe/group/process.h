@@ -27,7 +27,6 @@
 #include "group/hub.h"
 #include "group/last_spans.h"
 #include "group/peers.h"
-#include "group/recorder.h"
 #include "group/secret.h"
 #include "group/settings.h"
 

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * recorder.c: the memory of a flight recorder, and the sentence that is read from it. */
 #include "group/recorder.h"
-#include "base/memory.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * secret.c: where the secret comes from, and what is proved with it. */
 #include "group/secret.h"
-#include "base/wait.h"
 #include "group/environment.h"
 
 #include <endian.h>

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * spoke.c: the ranks other than 0: finding rank 0, proving oneself, and hearing what it says. */
-#include "base/memory.h"
 #include "group/process.h"
 
 #include <errno.h>

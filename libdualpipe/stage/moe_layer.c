@@ -257,17 +257,15 @@ static dp_status_t name_params(dp_moe_layer_t *layer)
 static dp_status_t list_params(dp_moe_layer_t *layer)
 {
     uint32_t na = layer->attention_sizes.nparams, nm = layer->moe_sizes.nparams;
-    dp_status_t status;
 
     layer->param_list = dp__calloc((size_t)na + nm + 1, sizeof(*layer->param_list));
     if (layer->param_list == NULL)
         return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for a list of %u parameters", na + nm);
-    status = layer->attention_vt->params(layer->attention, layer->param_list);
-    if (status >= 0)
-        status = layer->moe_vt->params(layer->moe, layer->param_list + na);
+    DO(layer->attention_vt->params(layer->attention, layer->param_list));
+    DO(layer->moe_vt->params(layer->moe, layer->param_list + na));
     for (uint32_t p = na; p < na + nm; p++)
         layer->param_list[p].offset += layer->attention_sizes.param_count;
-    return status < 0 ? status : name_params(layer);
+    return name_params(layer);
 }
 
 /* Segments that a block wants done once more, if it can. */

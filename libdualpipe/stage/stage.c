@@ -199,12 +199,8 @@ static dp_status_t take_sizes(const dp_stage_t *stage, dp__stage_part_t *part, i
     DO(dp__take(what, dp_block_sizes_t, DP_BLOCK_SIZES_MIN, &part->sizes, given));
     if (part->sizes.nparams > 0 && part->part.param_list == NULL)
         return dp_fail(DP_ERR_INVALID, "part %d: %u parameters announced, no list given", index, part->sizes.nparams);
-    for (uint32_t p = 0; p < part->sizes.nparams; p++) {
-        dp_status_t status = check_param(&part->part.param_list[p], index, p, part->sizes.param_count);
-
-        if (status < 0)
-            return status;
-    }
+    for (uint32_t p = 0; p < part->sizes.nparams; p++)
+        DO(check_param(&part->part.param_list[p], index, p, part->sizes.param_count));
     return DP_OK;
 }
 
@@ -346,21 +342,18 @@ static dp_status_t build_stage(dp_stage_t *stage, const dp_part_t *parts)
 {
     size_t params_bytes = 0, work = 0, boundary, forward;
     int32_t first = 0;
-    dp_status_t status = take_parts(stage, parts);
 
-    for (int32_t i = 0; i < stage->nparts && status >= 0; i++) {
+    DO(take_parts(stage, parts));
+    for (int32_t i = 0; i < stage->nparts; i++) {
         dp__stage_part_t *part = &stage->parts[i];
 
         part->segments = stage->copies + first;
-        status = take_segments(stage, part, i);
-        if (status >= 0)
-            status = take_sizes(stage, part, i);
-        if (status >= 0 && !place_part(stage, part, &params_bytes, &work))
-            status = dp_fail(DP_ERR_INVALID, "stage: the sizes of part %d add up to more than memory can hold", i);
+        DO(take_segments(stage, part, i));
+        DO(take_sizes(stage, part, i));
+        if (!place_part(stage, part, &params_bytes, &work))
+            return dp_fail(DP_ERR_INVALID, "stage: the sizes of part %d add up to more than memory can hold", i);
         first += part->part.nsegments;
     }
-    if (status < 0)
-        return status;
     if (!dp__add(stage->boundary_bytes, dp__guard_wanted() ? DP__GUARD_BYTES : 0, &stage->boundary_room) ||
         !dp__round_up(stage->boundary_room, ALIGNMENT, &stage->boundary_room) ||
         !dp__mul(stage->boundary_room, 2, &boundary) || !dp__add(boundary, work, &stage->info.work_bytes) ||
