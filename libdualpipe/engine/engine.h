@@ -135,6 +135,10 @@ dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *wh
 /* After a failure: returns when no lane uses anything any more, keeping the message. */
 void dp__engine_settle(dp_pipeline_t *p);
 
+/* guard.c: whether host functions can look at the memory of the device behind a call; why `what`
+ * does nothing is said. */
+bool dp__host_can_look(const dp_pipeline_t *p, const char *what);
+
 /* agree.c; collective */
 /* What all ranks say, `bytes` bytes each, in rank order; the caller frees it. NULL: *status_out. */
 void *dp__ask_ranks(dp_pipeline_t *p, const void *mine, size_t bytes, dp_status_t *status_out);

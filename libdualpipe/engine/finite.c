@@ -22,13 +22,7 @@ typedef struct look {
 
 dp_status_t dp__finite_open(dp_pipeline_t *p)
 {
-    const uint32_t needed = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
-
-    p->finite = p->options.check_finite && (p->device_vt->caps & needed) == needed && !p->options.graph;
-    if (p->options.check_finite && !p->finite)
-        dp_log(DP_LOG_WARN, "engine", "check_finite: nothing is checked: %s%s", p->device_name,
-               p->options.graph ? ": steps are captured as graphs"
-                                : " keeps its memory from the host, or runs no host functions");
+    p->finite = p->options.check_finite && dp__host_can_look(p, "check_finite: nothing is checked");
     return DP_OK;
 }
 

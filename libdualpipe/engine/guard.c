@@ -32,18 +32,22 @@ enum { X = WRITTEN, DY, PARAMS, INPUT, TARGET, REGIONS };
 
 /* ---- open and close ---- */
 
-dp_status_t dp__guard_open(dp_pipeline_t *p)
+bool dp__host_can_look(const dp_pipeline_t *p, const char *what)
 {
     const uint32_t needed = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
+    const bool can = (p->device_vt->caps & needed) == needed && !p->options.graph;
 
-    if (!dp__guard_wanted() || p->guard.on)
-        return DP_OK;
-    if ((p->device_vt->caps & needed) != needed || p->options.graph) {
-        dp_log(DP_LOG_WARN, "engine", "DUALPIPE_GUARD: nothing is guarded: %s%s", p->device_name,
+    if (!can)
+        dp_log(DP_LOG_WARN, "engine", "%s: %s%s", what, p->device_name,
                p->options.graph ? ": steps are captured as graphs"
                                 : " keeps its memory from the host, or runs no host functions");
+    return can;
+}
+
+dp_status_t dp__guard_open(dp_pipeline_t *p)
+{
+    if (!dp__guard_wanted() || p->guard.on || !dp__host_can_look(p, "DUALPIPE_GUARD: nothing is guarded"))
         return DP_OK;
-    }
     p->guard.copies = dp__allocate((size_t)REGIONS * DP__GUARD_BYTES, 64);
     if (p->guard.copies == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for what is guarded");

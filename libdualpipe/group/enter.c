@@ -14,17 +14,26 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-void dp__process_free(dp__process_t *p)
+static void drop_talk(dp__process_t *p)
 {
     while (p->connections.count > 0)
         dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
+    for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++) {
+        dp__free(p->contacts[r].news);
+        p->contacts[r].news = NULL;
+    }
+}
+
+void dp__process_free(dp__process_t *p)
+{
+    drop_talk(p);
     dp__hub_forget_gets(p);
     if (p->hub.listener >= 0)
         close(p->hub.listener);
     dp__status_close(p);
     if (p->wake_fd >= 0)
         close(p->wake_fd);
-    dp__process_free_recorders(p);
+    dp__process_forget_recorders(p, -1);
     dp__kv_fini(&p->hub.kv);
     pthread_mutex_destroy(&p->mutex);
     dp__free(p->hub.gather.data);
@@ -32,8 +41,6 @@ void dp__process_free(dp__process_t *p)
     dp__free(p->hub.said);
     dp__free(p->connections.all);
     dp__free(p->connections.polls);
-    for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
-        dp__free(p->contacts[r].news);
     dp__free(p->contacts);
     dp__free(p->peers.rows);
     dp__free(p->clock.samples);
@@ -173,14 +180,9 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
 
 static void forget_others(dp__process_t *p)
 {
-    while (p->connections.count > 0)
-        dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
+    drop_talk(p);
     dp__peers_forget(p);
-    for (int32_t r = 0; r < (dp__is_hub(p) ? p->group.size : 1); r++) {
-        dp__free(p->contacts[r].news);
-        p->contacts[r].news = NULL;
-    }
-    dp__process_forget_recorders(p);
+    dp__process_forget_recorders(p, p->group.rank);
 }
 
 static void forget_talk(dp__process_t *p)

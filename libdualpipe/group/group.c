@@ -47,20 +47,26 @@ void dp__host_name(char name[DP__HOST_BYTES])
     name[DP__HOST_BYTES - 1] = '\0';
 }
 
+void dp__append(char *text, size_t bytes, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text + used, bytes - used, fmt, args);
+    va_end(args);
+}
+
 void dp__rank_list_add(dp__rank_list_t *list, int32_t rank)
 {
-    size_t used = strlen(list->text);
-
     if (list->count++ < 16)
-        snprintf(list->text + used, sizeof(list->text) - used, "%s%d", used > 0 ? ", " : "", rank);
+        dp__append(list->text, sizeof(list->text), "%s%d", list->text[0] != '\0' ? ", " : "", rank);
 }
 
 const char *dp__rank_list_text(dp__rank_list_t *list)
 {
-    size_t used = strlen(list->text);
-
     if (list->count > 16)
-        snprintf(list->text + used, sizeof(list->text) - used, " and %d more", list->count - 16);
+        dp__append(list->text, sizeof(list->text), " and %d more", list->count - 16);
     return list->text;
 }
 

@@ -131,6 +131,8 @@ typedef struct dp__rank_list {
 void dp__rank_list_add(dp__rank_list_t *list, int32_t rank);
 const char *dp__rank_list_text(dp__rank_list_t *list);
 
+/* Behind what is in `text`, as far as it fits. */
+void dp__append(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
 /* This host's name, cut to fit, never empty. */
 void dp__host_name(char name[DP__HOST_BYTES]);
 

@@ -117,10 +117,8 @@ static void refuse_connection(dp__connection_t *c, dp_status_t status, const cha
 /* For the list of who is missing. */
 static void note_trouble(dp__process_t *p, const char *text)
 {
-    size_t used = strlen(p->join.trouble);
-
-    if (strstr(p->join.trouble, text) == NULL && used + strlen(text) + 3 < sizeof(p->join.trouble))
-        snprintf(p->join.trouble + used, sizeof(p->join.trouble) - used, "; %s", text);
+    if (strstr(p->join.trouble, text) == NULL && strlen(p->join.trouble) + strlen(text) + 3 < sizeof(p->join.trouble))
+        dp__append(p->join.trouble, sizeof(p->join.trouble), "; %s", text);
 }
 
 static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)

@@ -179,8 +179,7 @@ void dp__process_free(dp__process_t *p);
 dp_status_t dp__process_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
 void dp__process_close_recorder(dp_group_t *group, const dp_span_t *records);
 void dp__process_name_spans(dp_group_t *group, uint16_t name, const char *text);
-void dp__process_free_recorders(dp__process_t *p);
-/* Those of other ranks. */
-void dp__process_forget_recorders(dp__process_t *p);
+/* All but those of rank `but`. */
+void dp__process_forget_recorders(dp__process_t *p, int32_t but);
 
 #endif

@@ -209,23 +209,13 @@ void dp__process_name_spans(dp_group_t *group, uint16_t name, const char *text)
     pthread_mutex_unlock(&p->mutex);
 }
 
-void dp__process_free_recorders(dp__process_t *p)
-{
-    while (p->recorders != NULL) {
-        dp__recorder_t *recorder = p->recorders;
-
-        p->recorders = recorder->next;
-        unmap(recorder);
-    }
-}
-
-void dp__process_forget_recorders(dp__process_t *p)
+void dp__process_forget_recorders(dp__process_t *p, int32_t but)
 {
     pthread_mutex_lock(&p->mutex);
     for (dp__recorder_t **at = &p->recorders; *at != NULL;) {
         dp__recorder_t *recorder = *at;
 
-        if (recorder->rank == p->group.rank) {
+        if (recorder->rank == but) {
             at = &recorder->next;
             continue;
         }

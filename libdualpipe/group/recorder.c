@@ -147,49 +147,38 @@ static const char *pass_name(uint8_t pass)
     }
 }
 
-static void append_text(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
-static void append_text(char *text, size_t bytes, const char *fmt, ...)
-{
-    size_t used = strlen(text);
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(text + used, bytes - used, fmt, args);
-    va_end(args);
-}
-
 void dp__span_describe(const dp_span_t *span, const char *name, char *text, size_t bytes)
 {
     text[0] = '\0';
-    append_text(text, bytes, "step %d: ", span->step);
+    dp__append(text, bytes, "step %d: ", span->step);
     switch (span->kind) {
     case DP_SPAN_COMPUTE:
         if (name[0] != '\0')
-            append_text(text, bytes, "%s(%s)", name, pass_name(span->pass));
+            dp__append(text, bytes, "%s(%s)", name, pass_name(span->pass));
         else if (span->segment >= 0)
-            append_text(text, bytes, "segment %d(%s)", span->segment, pass_name(span->pass));
+            dp__append(text, bytes, "segment %d(%s)", span->segment, pass_name(span->pass));
         else
-            append_text(text, bytes, "%s", pass_name(span->pass));
+            dp__append(text, bytes, "%s", pass_name(span->pass));
         break;
     case DP_SPAN_SEND:
-        append_text(text, bytes, "send of %s", pass_name(span->pass));
+        dp__append(text, bytes, "send of %s", pass_name(span->pass));
         break;
     case DP_SPAN_RECV:
-        append_text(text, bytes, "waiting for %s", pass_name(span->pass));
+        dp__append(text, bytes, "waiting for %s", pass_name(span->pass));
         break;
     case DP_SPAN_REDUCE:
-        append_text(text, bytes, "%s", name[0] != '\0' ? name : "sum of gradients");
+        dp__append(text, bytes, "%s", name[0] != '\0' ? name : "sum of gradients");
         break;
     default:
-        append_text(text, bytes, span->end_ns == 0 ? "between two operations" : "its last operation");
+        dp__append(text, bytes, span->end_ns == 0 ? "between two operations" : "its last operation");
         return;
     }
     if (span->stage >= 0)
-        append_text(text, bytes, " of stage %d", span->stage);
+        dp__append(text, bytes, " of stage %d", span->stage);
     if (span->chunk >= 0)
-        append_text(text, bytes, ", chunk %d", span->chunk);
+        dp__append(text, bytes, ", chunk %d", span->chunk);
     if (span->microbatch >= 0)
-        append_text(text, bytes, ", micro-batch %d", span->microbatch);
+        dp__append(text, bytes, ", micro-batch %d", span->microbatch);
 }
 
 static void describe_span(const dp__recorder_t *recorder, const dp_span_t *span, char *text, size_t bytes)
@@ -201,27 +190,38 @@ static void describe_span(const dp__recorder_t *recorder, const dp_span_t *span,
     dp__span_describe(span, name, text, bytes);
 }
 
-/* Of the latest: what runs before what has ended. */
-static const dp__recorder_t *find_latest(const dp__recorder_t *recorders, int32_t rank, dp_span_t *best_out)
+/* A rank computes, or it waits for a message, or for room for one: the first of these that is
+ * so. */
+static int urgency(const dp_span_t *span)
+{
+    if (span->start_ns == 0 || span->end_ns != 0)
+        return 0;
+    if (span->kind == DP_SPAN_COMPUTE && span->lane == DP_LANE_COMPUTE)
+        return 5;
+    return span->kind == DP_SPAN_RECV ? 4 : span->kind == DP_SPAN_SEND ? 3 : span->kind == DP_SPAN_STEP ? 1 : 2;
+}
+
+/* What runs before what has ended, of that the latest. urgent: of what runs, the most urgent. */
+static const dp__recorder_t *find_span(const dp__recorder_t *recorders, int32_t rank, bool urgent, dp_span_t *best_out)
 {
     const dp__recorder_t *in = NULL;
-    dp_span_t best = {0};
-    bool best_open = false;
+    int64_t latest = 0;
+    int most = 0;
 
     for (const dp__recorder_t *recorder = recorders; recorder != NULL; recorder = recorder->next)
         for (uint32_t i = 0; i < recorder->capacity && recorder->rank == rank && !dp__recorder_is_closed(recorder);
              i++) {
-            dp_span_t span = read_span(&recorder->records[i]);
-            bool open = span.start_ns != 0 && span.end_ns == 0;
-            bool later = open ? span.start_ns > best.start_ns : span.end_ns > best.end_ns;
+            const dp_span_t span = read_span(&recorder->records[i]);
+            const int64_t time = span.end_ns == 0 ? span.start_ns : span.end_ns;
+            const int this = urgent ? urgency(&span) : span.end_ns == 0;
 
-            if (span.start_ns == 0 || open < best_open || (open == best_open && in != NULL && !later))
+            if (span.start_ns == 0 || this < most || (this == most && in != NULL && time <= latest))
                 continue;
             in = recorder;
-            best = span;
-            best_open = open;
+            *best_out = span;
+            latest = time;
+            most = this;
         }
-    *best_out = best;
     return in;
 }
 
@@ -233,21 +233,10 @@ bool dp__recorder_describe(const dp__recorder_t *recorders, int32_t rank, char *
     if (bytes == 0)
         return false;
     text[0] = '\0';
-    in = find_latest(recorders, rank, &span);
+    in = find_span(recorders, rank, false, &span);
     if (in != NULL)
         describe_span(in, &span, text, bytes);
     return in != NULL && span.end_ns == 0;
-}
-
-/* A rank computes, or it waits for a message, or for room for one: the first of these that is
- * so. */
-static int urgency(const dp_span_t *span)
-{
-    if (span->start_ns == 0 || span->end_ns != 0)
-        return 0;
-    if (span->kind == DP_SPAN_COMPUTE && span->lane == DP_LANE_COMPUTE)
-        return 5;
-    return span->kind == DP_SPAN_RECV ? 4 : span->kind == DP_SPAN_SEND ? 3 : span->kind == DP_SPAN_STEP ? 1 : 2;
 }
 
 static int32_t other_end(const dp__recorder_t *recorders, int32_t rank, const dp_span_t *span)
@@ -268,27 +257,14 @@ static int32_t other_end(const dp__recorder_t *recorders, int32_t rank, const dp
 
 bool dp__recorder_look(const dp__recorder_t *recorders, int32_t rank, dp__doing_t *doing_out)
 {
-    const dp__recorder_t *in = NULL;
-    dp_span_t best = {0};
-    int most = 0;
+    dp_span_t best;
+    const dp__recorder_t *in = find_span(recorders, rank, true, &best);
+    int most;
 
     *doing_out = (dp__doing_t){.peer = -1};
-    for (const dp__recorder_t *recorder = recorders; recorder != NULL; recorder = recorder->next)
-        for (uint32_t i = 0; i < recorder->capacity && recorder->rank == rank && !dp__recorder_is_closed(recorder);
-             i++) {
-            dp_span_t span = read_span(&recorder->records[i]);
-            int urgent = urgency(&span);
-
-            if (urgent == 0 || urgent < most || (urgent == most && span.start_ns < best.start_ns))
-                continue;
-            in = recorder;
-            best = span;
-            most = urgent;
-        }
-    if (in == NULL)
-        in = find_latest(recorders, rank, &best);
     if (in == NULL)
         return false;
+    most = urgency(&best);
     describe_span(in, &best, doing_out->text, sizeof(doing_out->text));
     doing_out->open = most > 0;
     doing_out->computes = most == 5;

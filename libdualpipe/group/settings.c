@@ -2,9 +2,8 @@
  * SPDX-License-Identifier: MIT
  * settings.c: comparing the settings of two ranks, field by field. */
 #include "group/settings.h"
+#include "group/group.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #define SHOWN 80 /* characters of a value in the message */
@@ -41,33 +40,22 @@ static bool find_field(const char *settings, const field_t *like, field_t *field
     return false;
 }
 
-static void append_line(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
-static void append_line(char *text, size_t bytes, const char *fmt, ...)
-{
-    size_t used = strlen(text);
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(text + used, bytes - used, fmt, args);
-    va_end(args);
-}
-
 static void append_value(char *text, size_t bytes, const field_t *field, int32_t rank)
 {
     if (field == NULL)
-        append_line(text, bytes, "not set on rank %d", rank);
+        dp__append(text, bytes, "not set on rank %d", rank);
     else
-        append_line(text, bytes, "%.*s%s on rank %d", field->value_bytes < SHOWN ? (int)field->value_bytes : SHOWN,
-                    field->value, field->value_bytes > SHOWN ? "..." : "", rank);
+        dp__append(text, bytes, "%.*s%s on rank %d", field->value_bytes < SHOWN ? (int)field->value_bytes : SHOWN,
+                   field->value, field->value_bytes > SHOWN ? "..." : "", rank);
 }
 
 static void append_difference(char *text, size_t bytes, const field_t *name, const field_t *ours, int32_t our_rank,
                               const field_t *theirs, int32_t their_rank)
 {
-    append_line(text, bytes, "%s%.*s is ", text[0] != '\0' ? "; " : "",
-                name->name_bytes < SHOWN ? (int)name->name_bytes : SHOWN, name->name);
+    dp__append(text, bytes, "%s%.*s is ", text[0] != '\0' ? "; " : "",
+               name->name_bytes < SHOWN ? (int)name->name_bytes : SHOWN, name->name);
     append_value(text, bytes, ours, our_rank);
-    append_line(text, bytes, " and ");
+    dp__append(text, bytes, " and ");
     append_value(text, bytes, theirs, their_rank);
 }
 

@@ -26,10 +26,8 @@ typedef enum dp__frame_type {
     DP__FRAME_PROOF = 3,     /* bare, to rank 0: HMAC */
     DP__FRAME_WELCOME = 4,   /* bare, from rank 0: HMAC; sealed from here on */
     DP__FRAME_REFUSED = 5,   /* from rank 0: value = status, text */
-    DP__FRAME_INTRODUCE =
-        /* to rank 0: value = pid, id = its last epoch, extra = what it holds, host name, settings
-         * */
-    6,
+    /* to rank 0: value = pid, id = its last epoch, extra = what it holds, host name, settings */
+    DP__FRAME_INTRODUCE = 6,
     DP__FRAME_READY = 7,  /* from rank 0: id = the epoch; who the ranks are, see peers.c */
     DP__FRAME_PUT = 8,    /* to rank 0: id, key, data; value = 1: until all have opened */
     DP__FRAME_GET = 9,    /* to rank 0: id, key */
@@ -40,10 +38,9 @@ typedef enum dp__frame_type {
     DP__FRAME_ALL = 12,
     DP__FRAME_WANT = 13, /* relayed: id = number of the control collective, extra = offset */
     DP__FRAME_DATA = 14, /* relayed: the same, data */
-    DP__FRAME_ABORT =
-        /* to rank 0: value = status, text; id = number of a control collective that took too long;
-         * extra = 1: nothing is to be found out any more */
-    15,
+    /* to rank 0: value = status, text; id = number of a control collective that took too long;
+     * extra = 1: nothing is to be found out any more */
+    DP__FRAME_ABORT = 15,
     DP__FRAME_CAUSE = 16, /* from rank 0: value = status, text */
     DP__FRAME_SEEN = 17,  /* to rank 0: the cause has arrived */
     /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of 64
@@ -52,11 +49,10 @@ typedef enum dp__frame_type {
     DP__FRAME_BEAT = 18,
     DP__FRAME_CLOCK = 19, /* to rank 0: the sender's time; from it: the same and rank 0's */
     DP__FRAME_ASK = 20,   /* from rank 0: what are you at? value = 1: and what were you at? */
-    DP__FRAME_TELL =
-        /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1
-         * + the rank that it waits for; ns for so long, steps, ns of the latest, ns computed in it,
-         * resident bytes, text, text of ranks that stand still, then what told_spans.c writes */
-    21,
+    /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1 + the
+     * rank that it waits for; ns for so long, steps, ns of the latest, ns computed in it, resident
+     * bytes, text, text of ranks that stand still, then what told_spans.c writes */
+    DP__FRAME_TELL = 21,
     DP__FRAME_STEP = 22 /* to rank 0: words of a dp__step_call_t */
 } dp__frame_type_t;
 
