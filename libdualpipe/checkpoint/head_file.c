@@ -16,10 +16,7 @@
 
 dp_status_t dp__blame_file(dp_status_t status, const char *path)
 {
-    char why[1024];
-
-    snprintf(why, sizeof(why), "%s", dp_last_error());
-    return dp_fail(status, "%s: %s", path, why);
+    return dp_fail(status, "%s: %s", path, dp_last_error());
 }
 
 dp_status_t dp__file_open(const char *path, int *fd_out, uint64_t *bytes_out)

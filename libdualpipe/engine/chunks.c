@@ -178,11 +178,9 @@ static int needs_half(const dp_pipeline_t *p, const dp__chunk_t *chunk, int half
 static int32_t slots_of(const dp_pipeline_t *p, int32_t c)
 {
     int32_t at = p->grid.p * p->nchunks + c;
-    int32_t n = p->programs.training->activation_slots[at];
+    int32_t forward = p->programs.forward != NULL ? p->programs.forward->activation_slots[at] : 0;
 
-    if (p->programs.forward != NULL && p->programs.forward->activation_slots[at] > n)
-        n = p->programs.forward->activation_slots[at];
-    return n;
+    return dp__max_int32(p->programs.training->activation_slots[at], forward);
 }
 
 /* What outlives an epoch is there already. */

@@ -11,7 +11,7 @@
 
 #include <dualpipe/draft/graph.h>
 
-#include <string.h>
+#include <stdio.h>
 
 dp_status_t dp__graphs_open(dp_pipeline_t *p)
 {
@@ -113,8 +113,7 @@ static dp_status_t capture(dp_pipeline_t *p, dp__graph_t *g, const dp__plan_t *p
     if (status < 0) {
         char why[512];
 
-        strncpy(why, dp_last_error(), sizeof(why) - 1);
-        why[sizeof(why) - 1] = '\0';
+        snprintf(why, sizeof(why), "%s", dp_last_error());
         if (p->device_vt->capture_end(origin, &graph) == DP_OK)
             p->device_vt->graph_close(graph);
         return dp_fail(status, "%s", why);

@@ -157,10 +157,8 @@ static uint32_t parameters_in(const dp_checkpoint_t *checkpoint)
     dp_checkpoint_tensor_t tensor = {.struct_size = sizeof(tensor)};
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < dp_checkpoint_count(checkpoint); i++) {
-        if (dp_checkpoint_tensor(checkpoint, i, &tensor) >= 0)
-            n += tensor.parameter != 0;
-    }
+    for (uint32_t i = 0; i < dp_checkpoint_count(checkpoint); i++)
+        n += dp_checkpoint_tensor(checkpoint, i, &tensor) >= 0 && tensor.parameter != 0;
     return n;
 }
 
@@ -172,9 +170,8 @@ static dp_status_t check_rest(loading_t *l)
 
     if (status >= 0 && l->own != n)
         return dp_fail(DP_ERR_MISMATCH,
-                       "the checkpoint has %u parameters and this model %.0f of them: it is of a larger "
-                       "model",
-                       n, l->own);
+                       "the checkpoint has %u parameters and this model %.0f of them: it is of a larger model", n,
+                       l->own);
     return status;
 }
 

@@ -118,8 +118,8 @@ dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_
  * group's hang_ns, as above. */
 dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *arg, int64_t timeout_ns,
                            const char *what);
-/* The options with defaults in the place of what is missing (struct_size, NULL), and the environment
- * as it is now. DP_ERR_INVALID. */
+/* The options with defaults in the place of what is missing (struct_size, NULL), and the
+ * environment as it is now. DP_ERR_INVALID. */
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out);
 /* A rank that is a separate process; size > 1. */
 dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * host.c: the services that plugins of a rank get. */
 #include "base/bare_host.h"
+#include "base/do.h"
 #include "group/group.h"
 
 #include <stdio.h>
@@ -37,13 +38,10 @@ static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char 
  * look the same. */
 static dp_status_t end_of_slice(const dp_group_t *group, dp_status_t status)
 {
-    char cause[1024];
-
     if (status != DP_ERR_TIMEOUT || !dp__cause_is_set(group->cause))
         return status;
     (void)dp__cause_check(group->cause);
-    snprintf(cause, sizeof(cause), "%s", dp_last_error());
-    return dp_fail(DP_ERR_ABORTED, "%s", cause);
+    return dp_fail(DP_ERR_ABORTED, "%s", dp_last_error());
 }
 
 static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
@@ -70,18 +68,14 @@ static dp_status_t host_aborted(const dp_host_t *h)
 
 static dp_status_t boot_put(const dp_host_t *h, const char *key, const void *data, size_t bytes)
 {
-    dp_group_t *group = group_of(h);
-    dp_status_t status = dp__kv_check(key, bytes);
-
-    return status == DP_OK ? group->link->put(group, key, data, bytes) : status;
+    DO(dp__kv_check(key, bytes));
+    return group_of(h)->link->put(group_of(h), key, data, bytes);
 }
 
 static dp_status_t boot_get(const dp_host_t *h, const char *key, void *data, size_t bytes)
 {
-    dp_group_t *group = group_of(h);
-    dp_status_t status = dp__kv_check(key, bytes);
-
-    return status == DP_OK ? group->link->get(group, key, data, bytes) : status;
+    DO(dp__kv_check(key, bytes));
+    return group_of(h)->link->get(group_of(h), key, data, bytes);
 }
 
 static const void *host_get_service(const dp_host_t *h, const char *id)

@@ -43,11 +43,8 @@ static job_t *job_of(const dp_group_t *group)
 
 static dp_status_t local_put(dp_group_t *group, const char *key, const void *data, size_t bytes)
 {
-    dp_status_t status = dp__cause_check(group->cause);
-
-    return status == DP_OK ? dp__kv_put(&job_of(group)->kv, key, data, bytes,
-                                        __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0)
-                           : status;
+    DO(dp__cause_check(group->cause));
+    return dp__kv_put(&job_of(group)->kv, key, data, bytes, __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0);
 }
 
 static dp_status_t local_get(dp_group_t *group, const char *key, void *data, size_t bytes)

@@ -213,14 +213,14 @@ static const dp__recorder_t *find_span(const dp__recorder_t *recorders, int32_t 
              i++) {
             const dp_span_t span = read_span(&recorder->records[i]);
             const int64_t time = span.end_ns == 0 ? span.start_ns : span.end_ns;
-            const int this = urgent ? urgency(&span) : span.end_ns == 0;
+            const int weight = urgent ? urgency(&span) : span.end_ns == 0;
 
-            if (span.start_ns == 0 || this < most || (this == most && in != NULL && time <= latest))
+            if (span.start_ns == 0 || weight < most || (weight == most && in != NULL && time <= latest))
                 continue;
             in = recorder;
             *best_out = span;
             latest = time;
-            most = this;
+            most = weight;
         }
     return in;
 }

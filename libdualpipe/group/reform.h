@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * reform.h: what the engine tells a group and asks it, whose ranks come together again after a
- * death. The time from one coming together to the death that ends it is an epoch. Connections, keys, the key-value
- * store, flight recorders and all that plugins open belong to one epoch: nothing of it is seen
- * in the next. */
+ * death. The time from one coming together to the death that ends it is an epoch. Connections,
+ * keys, the key-value store, flight recorders and all that plugins open belong to one epoch:
+ * nothing of it is seen in the next. */
 #ifndef DP_GROUP_REFORM_H
 #define DP_GROUP_REFORM_H
 

@@ -49,9 +49,9 @@ typedef enum dp__frame_type {
     DP__FRAME_BEAT = 18,
     DP__FRAME_CLOCK = 19, /* to rank 0: the sender's time; from it: the same and rank 0's */
     DP__FRAME_ASK = 20,   /* from rank 0: what are you at? value = 1: and what were you at? */
-    /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1 + the
-     * rank that it waits for; ns for so long, steps, ns of the latest, ns computed in it, resident
-     * bytes, text, text of ranks that stand still, then what told_spans.c writes */
+    /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1 +
+     * the rank that it waits for; ns for so long, steps, ns of the latest, ns computed in it,
+     * resident bytes, text, text of ranks that stand still, then what told_spans.c writes */
     DP__FRAME_TELL = 21,
     DP__FRAME_STEP = 22 /* to rank 0: words of a dp__step_call_t */
 } dp__frame_type_t;

@@ -85,8 +85,7 @@ static dp_status_t check_replicas(const dp__replicas_config_t *c)
     if (c->experts == 0 || c->replicas < c->experts || c->replicas > MOST || c->replicas % (uint32_t)c->comm_size != 0)
         return dp_fail(DP_ERR_INVALID,
                        "replicas of experts: %u replicas of %u experts on %d ranks: must be at least one for "
-                       "each expert, at most "
-                       "%d, and as many on every rank",
+                       "each expert, at most %d, and as many on every rank",
                        c->replicas, c->experts, c->comm_size, MOST);
     if (c->expert_count == 0 || !dp__dtype_of_params(c->dtype))
         return dp_fail(DP_ERR_INVALID, "replicas of experts: experts of %zu elements of dtype %s", c->expert_count,

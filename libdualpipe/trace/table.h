@@ -29,9 +29,6 @@ dp_status_t dp__trace_table_add(dp__trace_table_t *table, dp__trace_budget_t *bu
 const char *dp__trace_table_text(const dp__trace_table_t *table, uint32_t number);
 void dp__trace_table_free(dp__trace_table_t *table);
 
-/* A larger block of memory with what is in the first `used` bytes of `old`, which is given back;
- * NULL: there is none, and `old` stays. */
-void *dp__trace_enlarge(void *old, size_t used, size_t bytes);
 /* Gives back what this room allocated, for those who cannot reach base/; NULL is allowed. */
 void dp__trace_release(void *memory);
 
