@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * name.c: a plugin's name in full. */
 #include "base/do.h"
-#include "base/environment.h"
+#include "base/entries.h"
 #include "engine/engine.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "group/environment.h"
 
 #include "base/do.h"
-#include "base/environment.h"
+#include "base/entries.h"
 #include "base/sized.h"
 
 #include <dualpipe/group.h>

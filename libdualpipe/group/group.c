@@ -3,6 +3,7 @@
  * group.c: the public functions on a group: joining, checks, then the link. */
 #include "group/group.h"
 #include "base/do.h"
+#include "base/entries.h"
 #include "base/environment.h"
 #include "base/sized.h"
 #include "group/reform.h"

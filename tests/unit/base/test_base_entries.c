@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_base_entries.c: variables that hold a list of key=value. */
-#include "base/environment.h"
+#include "base/entries.h"
 
 #include "tests/support/suite.h"
 
