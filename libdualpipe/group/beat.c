@@ -59,8 +59,7 @@ static uint64_t number_for_others(const dp__process_t *p, int64_t now_ns)
 
 static void tell_beat(dp__process_t *p, dp__connection_t *c, uint64_t number, bool open, const char *doing)
 {
-    dp__frame_t frame = {
-        .type = DP__FRAME_BEAT, .from = p->group.rank, .to = dp__is_hub(p) ? c->rank : 0, .value = open};
+    dp__frame_t frame = {.type = DP__FRAME_BEAT, .to = dp__is_hub(p) ? c->rank : 0, .value = open};
 
     number = htole64(number);
     dp__send2(p, &frame, &number, sizeof(number), doing, strlen(doing));

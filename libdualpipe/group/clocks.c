@@ -20,10 +20,8 @@ void dp__clock_ask(dp__process_t *p)
     uint64_t now = htole64((uint64_t)dp__now_ns());
 
     if (has_own_clock(p))
-        dp__send(p, &(dp__frame_t){.type = DP__FRAME_CLOCK,
-                                   .from = p->group.rank,
-                                   .bytes = sizeof(now),
-                                   .payload = (const unsigned char *)&now});
+        dp__send(p,
+                 &(dp__frame_t){.type = DP__FRAME_CLOCK, .bytes = sizeof(now), .payload = (const unsigned char *)&now});
 }
 
 bool dp__clock_answer(dp__process_t *p, int32_t rank, const dp__frame_t *frame)

@@ -80,10 +80,13 @@ void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, si
                size_t second_bytes)
 {
     dp__connection_t *c = dp__is_hub(p) ? p->contacts[frame->to].connection : dp__hub_connection(p);
+    dp__frame_t own = *frame;
 
     if (c == NULL || c->phase == DP__PHASE_GONE || c->closing)
         return; /* whoever is gone is dealt with elsewhere */
-    if (!dp__wire_send2(&c->wire, frame, first, first_bytes, second, second_bytes))
+    if (!dp__is_hub(p) && c->wire.sealed)
+        own.from = p->group.rank;
+    if (!dp__wire_send2(&c->wire, &own, first, first_bytes, second, second_bytes))
         dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank %d: no memory for a message to rank %d", p->group.rank, frame->to);
 }
 
@@ -136,8 +139,7 @@ void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_
 
 void dp__answer_want(dp__process_t *p, const dp__frame_t *frame)
 {
-    dp__frame_t data = {
-        .type = DP__FRAME_DATA, .from = p->group.rank, .to = frame->from, .id = frame->id, .extra = frame->extra};
+    dp__frame_t data = {.type = DP__FRAME_DATA, .to = frame->from, .id = frame->id, .extra = frame->extra};
     size_t offset = (size_t)frame->extra * DP__CHUNK_BYTES;
 
     if (frame->id != p->collect.offered_in || p->collect.offered_bytes <= offset)

@@ -62,7 +62,8 @@ dp__connection_t *dp__connection_new(dp__process_t *p, int fd);
 void dp__connection_drop(dp__process_t *p, dp__connection_t *c);
 /* Small frames at once. The kernel finds out that a host is gone, too, but later than beat.c. */
 void dp__watch_host(int fd);
-/* For rank frame->to; ends the job when there is no memory. */
+/* For rank frame->to, with the number of the rank that sends it; rank 0 also passes frames on. Ends
+ * the job when there is no memory. */
 void dp__send(dp__process_t *p, const dp__frame_t *frame);
 void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes, const void *second,
                size_t second_bytes);

@@ -42,7 +42,6 @@ static void push_proposal(dp__process_t *p, int64_t now)
     hub = dp__hub_connection(p);
     if (!p->proposal.sent && hub != NULL && hub->wire.sealed) {
         dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT,
-                                   .from = p->group.rank,
                                    .id = p->proposal.control,
                                    .value = p->proposal.status,
                                    .bytes = (uint32_t)strlen(p->proposal.text),
@@ -281,9 +280,8 @@ static void *control_main(void *process)
         n = fill_polls(p, now);
         pthread_mutex_unlock(&p->mutex);
         if (poll(p->connections.polls, n, nap) < 0)
-            memset(p->connections.polls, 0,
-                   /* EINTR cannot be, all signals are blocked; ENOMEM: again */
-                   n * sizeof(struct pollfd));
+            /* EINTR cannot be, all signals are blocked; ENOMEM: again */
+            memset(p->connections.polls, 0, n * sizeof(struct pollfd));
         pthread_mutex_lock(&p->mutex);
         handle(p, n);
         if (p->connections.count >= MANY && !p->stop) {

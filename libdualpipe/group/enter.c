@@ -91,9 +91,8 @@ static dp_status_t make_tables(dp__process_t *p)
     size_t size = (size_t)p->group.size;
 
     p->group.respawn = dp__launch_has("respawn");
-    p->connections.room =
-        /* ranks, strangers, a batch of new ones */
-        dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2;
+    /* ranks, strangers, a batch of new ones */
+    p->connections.room = dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2;
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
     p->connections.polls = dp__calloc(2 * p->connections.room + 3, sizeof(struct pollfd));
     p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));

@@ -174,7 +174,7 @@ int32_t dp__group_local_rank(const dp_group_t *group)
     int32_t before = 0;
 
     for (int32_t r = 0; r < group->rank; r++)
-        before += group->link->near(group, r);
+        before += group->link->apart(group, r, group->rank) == NULL;
     return before;
 }
 

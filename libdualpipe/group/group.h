@@ -65,7 +65,6 @@ typedef struct dp__group_link {
     void (*describe)(const dp_group_t *group, int32_t rank, char *text, size_t bytes);
     /* when an operation of any rank began or ended, as far as is known */
     int64_t (*latest)(const dp_group_t *group);
-    bool (*near)(const dp_group_t *group, int32_t rank); /* on this host */
     /* how the hosts of two ranks are told apart, for a message; NULL: they are on one host */
     const char *(*apart)(const dp_group_t *group, int32_t a, int32_t b);
     dp_status_t (*clock)(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);

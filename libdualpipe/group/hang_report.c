@@ -67,7 +67,6 @@ void dp__hang_report_tell(dp__process_t *p, bool spans)
     at += strlen(at) + 1;
     dp__send2(p,
               &(dp__frame_t){.type = DP__FRAME_TELL,
-                             .from = p->group.rank,
                              .value = (doing.open ? 1 : 0) | (doing.computes ? 2 : 0) | (spans ? 4 : 0),
                              .extra = (uint32_t)(doing.peer + 1)},
               said, (size_t)((unsigned char *)at - said), told, told_bytes);
@@ -116,7 +115,6 @@ void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const cha
                                    : ", and was last seen after ",
              doing.text, state_word(dp__stands_still(p, 0)), file, text);
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT, /* for when it goes on */
-                               .from = p->group.rank,
                                .value = status,
                                .extra = 1,
                                .bytes = (uint32_t)strlen(longer),

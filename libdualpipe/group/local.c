@@ -326,12 +326,6 @@ static dp_status_t local_recorder(dp_group_t *group, uint32_t capacity, dp_span_
     return run_control(group, DP__CONTROL_RECORDER, 0, 0);
 }
 
-static bool local_near(const dp_group_t *group, int32_t rank)
-{
-    (void)group, (void)rank;
-    return true;
-}
-
 static const char *local_apart(const dp_group_t *group, int32_t a, int32_t b)
 {
     (void)group, (void)a, (void)b;
@@ -357,7 +351,6 @@ static const dp__group_link_t local_link = {
     .name_spans = local_name_spans,
     .describe = local_describe,
     .latest = local_latest,
-    .near = local_near,
     .apart = local_apart,
     .clock = local_clock,
     .tell_step = local_tell_step,

@@ -27,7 +27,6 @@ static dp_status_t ask_hub(dp__process_t *p, dp__frame_type_t type, const char *
     p->requests.open = request;
     dp__send2(p,
               &(dp__frame_t){.type = type,
-                             .from = p->group.rank,
                              .id = request->id,
                              .value = (int32_t)__atomic_load_n(&p->group.opening, __ATOMIC_ACQUIRE),
                              .extra = (uint32_t)strlen(key)},
@@ -101,7 +100,6 @@ static uint32_t enter_control(dp__process_t *p, uint32_t kind, uint32_t root, co
         dp__hub_contribute(p, 0, control, kind, root, mine, bytes);
     else
         dp__send(p, &(dp__frame_t){.type = DP__FRAME_GATHER,
-                                   .from = p->group.rank,
                                    .id = control,
                                    .value = (int32_t)kind,
                                    .extra = root,
@@ -145,8 +143,7 @@ static dp_status_t process_gather(dp_group_t *group, dp__control_kind_t kind, co
 static void want(dp__process_t *p, int32_t rank, uint32_t control, uint32_t chunk)
 {
     pthread_mutex_lock(&p->mutex);
-    dp__send(p,
-             &(dp__frame_t){.type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = control, .extra = chunk});
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_WANT, .to = rank, .id = control, .extra = chunk});
     pthread_mutex_unlock(&p->mutex);
     dp__process_wake(p);
 }
@@ -295,10 +292,8 @@ static void process_tell_step(dp_group_t *group, const dp__step_call_t *call)
     if (dp__is_hub(p))
         (void)dp__hub_hear_step(p, 0, call);
     else
-        dp__send(p, &(dp__frame_t){.type = DP__FRAME_STEP,
-                                   .from = p->group.rank,
-                                   .bytes = sizeof(words),
-                                   .payload = (const unsigned char *)words});
+        dp__send(
+            p, &(dp__frame_t){.type = DP__FRAME_STEP, .bytes = sizeof(words), .payload = (const unsigned char *)words});
     pthread_mutex_unlock(&p->mutex);
     if (!dp__is_hub(p) || dp__cause_is_set(&p->cause))
         dp__process_wake(p);
@@ -324,11 +319,6 @@ static void process_leave(dp_group_t *group)
     dp__control_stop(p);
     if (!group->pinned)
         dp__process_free(p);
-}
-
-static bool process_near(const dp_group_t *group, int32_t rank)
-{
-    return dp__is_near(dp__process_of(group), rank);
 }
 
 static void process_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
@@ -376,7 +366,6 @@ static const dp__group_link_t process_link = {
     .name_spans = dp__process_name_spans,
     .describe = process_describe,
     .latest = process_latest,
-    .near = process_near,
     .apart = process_apart,
     .clock = dp__process_clock,
     .tell_step = process_tell_step,

@@ -160,13 +160,10 @@ static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_
     c->phase = DP__PHASE_WELCOME;
     c->deadline_ns = INT64_MAX;
     names = (size_t)snprintf(text, sizeof(text), "%s%c%s", here->host, 0, here->name) + 1;
-    dp__send2(p,
-              &(dp__frame_t){.type = DP__FRAME_INTRODUCE,
-                             .from = p->group.rank,
-                             .id = p->group.epoch,
-                             .value = self->pid,
-                             .extra = p->group.holds},
-              text, names, p->join.settings, strlen(p->join.settings));
+    dp__send2(
+        p,
+        &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .id = p->group.epoch, .value = self->pid, .extra = p->group.holds},
+        text, names, p->join.settings, strlen(p->join.settings));
 }
 
 static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__frame_t *frame)
@@ -235,7 +232,7 @@ static void hear_all(dp__process_t *p, const dp__frame_t *frame)
 static void hear_cause(dp__process_t *p, const dp__frame_t *frame)
 {
     dp__cause_set(&p->cause, frame->value, "%s", (const char *)frame->payload);
-    dp__send(p, &(dp__frame_t){.type = DP__FRAME_SEEN, .from = p->group.rank});
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_SEEN});
 }
 
 /* false: rank 0 would not say that now. */
