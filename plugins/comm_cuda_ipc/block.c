@@ -6,6 +6,7 @@
  * or, where the device has none, by handles of the older interface. Ranks of one process use the
  * same mapping, and count themselves. */
 #include "comm_cuda_ipc.h"
+#include "queue.h"
 
 #include <stdlib.h>
 #include <string.h>

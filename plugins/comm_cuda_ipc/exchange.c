@@ -3,6 +3,7 @@
  * exchange.c: all-to-all-v: every rank's kernel puts its rows straight into the others' slots, then
  * says how many. */
 #include "comm_cuda_ipc.h"
+#include "queue.h"
 
 #define PUT_THREADS 512
 

@@ -14,6 +14,7 @@
  * it, which each does after its gather i. The next all_reduce begins again with buffer 0, after the
  * last gather of this one, which is enough for the same reasons. */
 #include "comm_cuda_ipc.h"
+#include "queue.h"
 
 #define REDUCE_BYTES ((size_t)32 << 20)
 #define PART_MIN     4096

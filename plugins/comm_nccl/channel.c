@@ -5,7 +5,10 @@
  * A message is sent as a head (its tag) and a whole slot, so that the sizes of both sides agree
  * whatever the tags say, and a wrong tag is found out instead of undefined. Shorter messages are
  * first copied into a slot of the sender's. */
+#include "channel.h"
 #include "comm_nccl.h"
+#include "communicator.h"
+#include "fault.h"
 
 #include "cuda/launch.h"
 

@@ -200,92 +200,6 @@ dp_status_t nccl_device_memory(dp_comm_t *comm, size_t bytes, void *memory_out);
 /* What NCCL moves lies in memory that NCCL has made: it can be mapped by peers and registered. */
 dp_status_t nccl_memory(dp_comm_t *comm, size_t bytes, void *memory_out);
 void nccl_memory_free(dp_comm_t *comm, void *memory);
-/* Of all ranks. ctas: most blocks of a kernel. */
-dp_status_t nccl_communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_out);
-/* Of the ranks with this color, in the order of `key`; below 0: we are not in one. All ranks call
- * it. */
-dp_status_t nccl_communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out);
-/* NULL when it is over, else fault_abort has it. */
-void nccl_communicator_finish(dp_comm_t *comm, ncclComm_t *c);
-void nccl_buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes);
-/* Memory of nccl_memory, of as many bytes on all ranks of the communicator; all of them call it. */
-dp_status_t nccl_window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t bytes, void **handle_out);
-
-/* group.c: between begin and end the lock is held. end returns when the work is on its stream. */
-dp_status_t nccl_begin(dp_comm_t *comm);
-dp_status_t nccl_end(dp_comm_t *comm, ncclResult_t result, ncclComm_t *const *comms, int count, const char *what);
-/* A head (comm->heads) to every other rank of the communicator, and one of each (behind it, in the
- * order of ranks). */
-dp_status_t nccl_greet(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives,
-                       dp_stream_t *s, const char *what);
-/* NCCL connects two ranks when they first talk, which maps memory and starts threads: better before
- * the first step than while streams wait in it. [blocks until the others have come] */
-dp_status_t nccl_connect(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives);
-/* Until a non-blocking call of this communicator is over. */
-dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what);
-
-/* channel.c */
-dp_status_t nccl_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
-/* Whose communicator it is; one-sided, it has one for itself. */
-dp_status_t nccl_channel_keep_pair(dp_channel_end_t *end);
-dp_status_t nccl_channel_connect(dp_channel_end_t *end);
-/* Whether this message may be enqueued. */
-dp_status_t nccl_channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends);
-/* What a head holds. */
-void nccl_channel_words(const dp_message_tag_t *tag, uint32_t words[4]);
-void nccl_channel_free(dp_channel_end_t *end);
-dp_status_t nccl_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t nccl_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                              dp_stream_t *s);
-dp_status_t nccl_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
-dp_status_t nccl_bundle_begin(dp_comm_t *comm, dp_stream_t *s);
-dp_status_t nccl_bundle_end(dp_comm_t *comm, dp_stream_t *s);
-
-/* choose.c */
-dp_status_t nccl_channels_wished(const dp_host_t *host, uint32_t *channels_out);
-const char *nccl_channels_name(uint32_t channels);
-/* What one-sided channels need: refused where they were asked for, else remembered. */
-dp_status_t nccl_channels_check(dp_comm_t *comm);
-/* All ranks call it, with the same. lacks: the first rank that lacks something; none: nranks.
- * [blocks until the others have come] */
-dp_status_t nccl_channels_choose(dp_comm_t *comm, int32_t lacks, const char *lacking);
-
-/* puts.c: one-sided channels. */
-dp_status_t nccl_puts_open(dp_comm_t *comm);
-/* Both ends, when their communicator is there: makes the window, and greets. */
-dp_status_t nccl_puts_connect(dp_channel_end_t *end);
-dp_status_t nccl_puts_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t nccl_puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                           dp_stream_t *s);
-dp_status_t nccl_puts_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
-/* Streams that wait for a message or a credit go on; any thread may call it, and has to again: the
- * other end may put a smaller number. */
-void nccl_puts_let_go(dp_comm_t *comm);
-void nccl_puts_close(dp_comm_t *comm);
-
-/* exchange.c */
-dp_status_t nccl_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
-dp_status_t nccl_exchange_connect(dp_exchange_t *x);
-void nccl_exchange_free(dp_exchange_t *x);
-dp_status_t nccl_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
-                              dp_stream_t *s);
-dp_status_t nccl_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
-
-/* rows.c: exchanges of exact sizes, and the thread that makes them. Behind an abort it lets streams
- * go on that wait for rows, or in a one-sided channel. rows_release: streams that wait for rows go
- * on; any thread may call it. */
-dp_status_t nccl_rows_choose(dp_comm_t *comm);
-/* NCCL has what it launches wait for each other in the order of calls, which threads do not have in
- * common, nor streams that wait. */
-bool nccl_rows_are_in_order(void);
-dp_status_t nccl_rows_open(dp_comm_t *comm);
-dp_status_t nccl_rows_connect(dp_exchange_t *x);
-dp_status_t nccl_rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,
-                              const int32_t *counts, dp_stream_t *s);
-void nccl_rows_release(dp_comm_t *comm);
-void nccl_rows_close(dp_comm_t *comm);
-
 /* reduce.c */
 dp_status_t nccl_reduce_open(dp_comm_t *comm, size_t reduce_bytes);
 dp_status_t nccl_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
@@ -299,21 +213,5 @@ dp_status_t nccl_ctas_check(dp_comm_t *comm);
 
 /* start.c */
 dp_status_t nccl_start(dp_comm_t *comm);
-
-/* fault.c */
-dp_status_t nccl_fault_open(dp_comm_t *comm);
-void nccl_fault_close(dp_comm_t *comm);
-dp_status_t nccl_fault_check(void *arg);
-/* What a thread of ours could not do: the host's last error in this thread. The thread that watches
- * ends what is on its way. */
-void nccl_fault_tell(dp_comm_t *comm, dp_status_t status);
-/* Ends what is on its way; the communicators are gone afterwards. Waits for the device. */
-void nccl_fault_abort(dp_comm_t *comm);
-/* That has begun. */
-bool nccl_fault_aborts(const dp_comm_t *comm);
-/* Writes four words on the stream. */
-dp_status_t nccl_write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4], dp_stream_t *s);
-dp_status_t nccl_check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, int32_t skip,
-                             const uint32_t words[4], uint32_t kind, const void *object, dp_stream_t *s);
 
 #endif

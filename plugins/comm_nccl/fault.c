@@ -6,7 +6,9 @@
  * an abort from the host. A thread of ours sleeps until the job is aborted, NCCL reports an error
  * of a communicator, or one of our kernels has reported to the mailbox; then it aborts all
  * communicators, whose kernels return. */
+#include "fault.h"
 #include "comm_nccl.h"
+#include "exchange.h"
 
 #include "cuda/launch.h"
 

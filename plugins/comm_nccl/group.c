@@ -3,6 +3,8 @@
  * group.c: calls of NCCL, one group at a time, and waiting until a non-blocking one has put its
  * work on the stream. */
 #include "comm_nccl.h"
+#include "communicator.h"
+#include "fault.h"
 
 #include <sched.h>
 

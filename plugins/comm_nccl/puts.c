@@ -12,7 +12,10 @@
  * only NCCL and the other rank can write, and neither ncclCommAbort nor anything else ends it when
  * that rank has died. NCCL also does the operations of a communicator one after the other, on
  * whatever streams they are; without waits among them that holds up nothing. */
+#include "channel.h"
 #include "comm_nccl.h"
+#include "communicator.h"
+#include "fault.h"
 
 #include "cuda/side.h"
 

@@ -8,6 +8,8 @@
  * moves, and the same bits everywhere. A round of heads goes first, so that ranks that sum
  * different things find out before sizes differ. */
 #include "comm_nccl.h"
+#include "communicator.h"
+#include "fault.h"
 
 #include "cuda/launch.h"
 

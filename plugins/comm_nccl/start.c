@@ -5,7 +5,10 @@
  * Everyone shows a list of its channels and exchanges through the boot service, so all ranks know
  * which pairs of ranks have channels. Communicators of pairs are split off that of all ranks, as
  * many at once as have no rank in common. */
+#include "channel.h"
 #include "comm_nccl.h"
+#include "communicator.h"
+#include "exchange.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back
  * as a credit. */
+#include "channel.h"
 #include "comm_ofi.h"
+#include "join.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,6 +3,9 @@
  * comm_ofi.c: ranks on one or several hosts by one-sided writes of libfabric: the table of
  * dp.comm/1. */
 #include "comm_ofi.h"
+#include "channel.h"
+#include "fabric.h"
+#include "join.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * join.c: regions, what ranks tell each other about them, and what is made of it. */
+#include "join.h"
+#include "channel.h"
 #include "comm_ofi.h"
+#include "fabric.h"
 
 #include <stdio.h>
 #include <string.h>
