@@ -143,8 +143,8 @@ dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadli
             continue;
         if ((int32_t)(value - target) >= 0)
             return DP_OK;
-        if (is_aborted(abort))
-            return DP_ERR_ABORTED;
+        if (is_aborted(abort)) /* whoever posts and then ends the job has posted */
+            return has_reached(signal, target) ? DP_OK : DP_ERR_ABORTED;
         now = dp__now_ns();
         if (now >= deadline_ns)
             return DP_ERR_TIMEOUT;
