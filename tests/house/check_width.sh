@@ -2,8 +2,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_width.sh: comments of C and CUDA sources and the lines of pages end at column 100. Code may be wider; so may
-# tables, code blocks and addresses in pages. While files are being wrapped, width_allowed.txt lists
-# those that are not yet; check_width.sh --prune takes out those that are.
+# tables, code blocks and addresses in pages.
 #   check_width.sh FILE...   prints their wide lines
 set -eu
 
@@ -49,34 +48,18 @@ find_wide() {
         }'
 }
 
-if [ $# -gt 0 ] && [ "$1" != --prune ]; then
+if [ $# -gt 0 ]; then
     printf '%s\n' "$@" | find_wide
     exit
 fi
 cd "${DP_TEST_SRCDIR:-$(dirname "$0")/../..}"
-allowed=$PWD/tests/house/width_allowed.txt
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 find README.md CONTRIBUTING.md CHANGELOG.md docs include libdualpipe plugins conform tools apps examples python bench tests \
     \( -path tests/abi/frozen -o -path tests/data -o -path tests/fuzz/corpus \) -prune -o \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' ! -name Makefile.inc -o -name '*.md' \) -print |
     find_wide >"$work/wide"
-cut -d: -f1 "$work/wide" | sort -u >"$work/files"
-if [ -e "$allowed" ]; then sort -u "$allowed"; fi >"$work/allowed"
-if [ "${1:-}" = --prune ]; then
-    comm -12 "$work/files" "$work/allowed" >"$work/left"
-    cp "$work/left" "$allowed"
-    exit
-fi
-status=0
-comm -23 "$work/files" "$work/allowed" >"$work/new"
-while read -r file; do
-    grep -F "$file:" "$work/wide"
-    status=1
-done <"$work/new"
-test $status = 0 || echo "^ wider than 100 columns: wrap these comments"
-if comm -13 "$work/files" "$work/allowed" | grep .; then
-    echo "^ no longer so: take the line out of width_allowed.txt (check_width.sh --prune)"
-    status=1
-fi
-exit $status
+[ -s "$work/wide" ] || exit 0
+cat "$work/wide"
+echo "^ wider than 100 columns: wrap these comments"
+exit 1
