@@ -10,7 +10,9 @@
  *     options.build = dualpipe::guarded<build>;
  *
  * No exception may leave a function that is given to the library: the library is C, and would be
- * left half-way. */
+ * left half-way.
+ *
+ * Since 0.2. */
 #ifndef DUALPIPE_DUALPIPE_HPP
 #define DUALPIPE_DUALPIPE_HPP
 

@@ -16,7 +16,9 @@
  *     status = dp_moe_block_part(block, NULL, NULL, &parts[n]);
  *     parts[n].prefix = "layer3.";
  *
- * In `unbuild`: dp_moe_block_close(block). */
+ * In `unbuild`: dp_moe_block_close(block).
+ *
+ * Since 0.2: dp_moe_block_options_t.ep, dp_moe_block_about, dp_moe_block_replica_bytes. */
 #ifndef DUALPIPE_MOE_BLOCK_H
 #define DUALPIPE_MOE_BLOCK_H
 

@@ -45,7 +45,12 @@
  *     trainer knows: the function wrote to what it may only read
  * Guarded memory is larger; steps still allocate nothing. The guard needs a device whose memory the
  * host reaches and which runs host functions (device_cpu). On others, and where steps are captured
- * as graphs, a warning says that nothing is guarded. Some ranks may be guarded and others not. */
+ * as graphs, a warning says that nothing is guarded. Some ranks may be guarded and others not.
+ *
+ * Since 0.2: dp_pipeline_options_t.tokens, .documents, .zero, .one_accumulator, .check_finite;
+ * dp_step_t.tokens, .documents, .round, .rounds, .microbatches; dp_chunk_view_t.nshards,
+ * .shard_list, .shard_count; dp_build_context_t.tokens, .documents; dp_pipeline_gather,
+ * dp_pipeline_counts, dp_pipeline_exact_sum. */
 #ifndef DUALPIPE_PIPELINE_H
 #define DUALPIPE_PIPELINE_H
 

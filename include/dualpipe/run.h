@@ -1,7 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * run.h: a run that lasts. Checkpoints (state.h, checkpoint.h), recovery (recover.h), another
- * transport between two steps, and reports on a pipeline: memory, program, timeline. */
+ * transport between two steps, and reports on a pipeline: memory, program, timeline.
+ *
+ * Since 0.2: the header itself, dp_pipeline_set_step, dp_memory_report_t.backward_buffer. */
 #ifndef DUALPIPE_RUN_H
 #define DUALPIPE_RUN_H
 

@@ -16,7 +16,9 @@
  *
  * A trainer that runs a built-in method needs none of this: dp_pipeline_options_t.method names the
  * method. All functions here return DP_ERR_INVALID for wrong arguments and DP_ERR_NOMEM. Each names
- * its other errors. When a function fails, its result pointer is NULL. */
+ * its other errors. When a function fails, its result pointer is NULL.
+ *
+ * Since 0.2: DP_OP_R. */
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 

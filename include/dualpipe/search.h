@@ -11,7 +11,10 @@
  * Built-in schedules and list scheduling give the starts. Simulated annealing on the operation
  * lists improves them. With costs per segment, dp_plan_overlap() plans the segments of the built-in
  * schedules, the best one longest. Every schedule that is reported as better was lowered, proven
- * and simulated. */
+ * and simulated.
+ *
+ * Since 0.2: dp_search_request_t.placements, .weights, .stages, .weight_bytes,
+ * .activation_bytes. */
 #ifndef DUALPIPE_SEARCH_H
 #define DUALPIPE_SEARCH_H
 

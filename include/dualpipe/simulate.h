@@ -9,7 +9,10 @@
  *
  * Costs may be made up, derived from the segments of a layer (dp_costs_from_segments) or measured
  * (dp_costs_measure). All functions here return DP_ERR_INVALID for wrong arguments and
- * DP_ERR_NOMEM. Each names its other errors. */
+ * DP_ERR_NOMEM. Each names its other errors.
+ *
+ * Since 0.2: dp_costs_t.r, dp_segment_costs_t.r, .list_r, .backward_buffer;
+ * dp_simulation_t.peak_backward_buffers. */
 #ifndef DUALPIPE_SIMULATE_H
 #define DUALPIPE_SIMULATE_H
 

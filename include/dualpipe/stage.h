@@ -109,7 +109,11 @@
  *
  * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, backward_buffer, work, scratch, y, dx
  * and grads, and writes to x, dy, params, input and target. It also finds outputs that are not
- * overwritten, and functions that compute before their turn. Use it on every new segment. */
+ * overwritten, and functions that compute before their turn. Use it on every new segment.
+ *
+ * Since 0.2: dp_segment_t.recompute, .host_recompute; dp_segment_call_t.backward_buffer,
+ * .boundary_bytes, .tokens, .documents, .document_ends; dp_part_t.boundary_bytes,
+ * dp_boundary_offsets. */
 #ifndef DUALPIPE_STAGE_H
 #define DUALPIPE_STAGE_H
 

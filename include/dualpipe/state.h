@@ -23,7 +23,9 @@
  * dp_pipeline_options_t.zero: names do not depend on them. All bits that went in come out. The run
  * goes on with the bits of one that was never interrupted, as far as its sums have the same order.
  * At the same ep and dp they always have (pipeline.h). At another ep or dp the first step's losses
- * are the same; later ones differ by what another order of adding gradients leaves. */
+ * are the same; later ones differ by what another order of adding gradients leaves.
+ *
+ * Since 0.2: DP_STATE_SHARDS. */
 #ifndef DUALPIPE_STATE_H
 #define DUALPIPE_STATE_H
 

@@ -17,7 +17,9 @@
  * https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
  *
  * All functions here return DP_ERR_INVALID for wrong arguments and DP_ERR_NOMEM. Each names its
- * other errors. A trace does not change once it is read: several threads may use it. */
+ * other errors. A trace does not change once it is read: several threads may use it.
+ *
+ * Since 0.2. */
 #ifndef DUALPIPE_TRACE_H
 #define DUALPIPE_TRACE_H
 

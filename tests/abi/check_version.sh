@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_version.sh: whatever says a version says that of configure.ac.
+# check_version.sh: whatever says a version says that of configure.ac. "Since 0.2: NAMES" in a header names what is there, and no
+# version to come.
 set -eu
 cd "$DP_TEST_SRCDIR"
 version=$(sed -n 's/^AC_INIT(\[libdualpipe\], \[\(.*\)\])$/\1/p' configure.ac)
@@ -26,6 +27,18 @@ for example in examples/*/CMakeLists.txt; do
 done
 for plugin in $(grep -l 'DP_PLUGIN_DEFINE' plugins/*/*.c apps/*/*.c apps/*/*/*.c 2>/dev/null); do
     says "a plugin" '\.version = DP_VERSION,' "$plugin"
+done
+for header in include/dualpipe/*.h include/dualpipe/*.hpp; do
+    mark=$(awk '/^ \* Since [0-9]/ { on = 1 } on { print } /\*\// { on = 0 }' "$header")
+    for since in $(echo "$mark" | sed -n 's/.*Since \([0-9.]*[0-9]\).*/\1/p'); do
+        [ "$(echo "$since" | awk -F. '{ print 10000 * $1 + 100 * $2 }')" -le "$number" ] || {
+            echo "$header: since $since, but this is $version"
+            failures=$((failures + 1))
+        }
+    done
+    for name in $(echo "$mark" | grep -oE '(\.|dp_|DP_)[A-Za-z_]+'); do
+        [ "$(grep -cw -e "${name#.}" "$header")" -gt 1 ] || { echo "$header: since, but not there: $name"; failures=$((failures + 1)); }
+    done
 done
 [ "$failures" -eq 0 ] || exit 1
 echo "all say $version"

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_engine_traps.c: mistakes of trainers that a message has to name at once: ranks whose steps
- * differ, calls from a segment or a child, wrong orders of the end; and steps of fewer
- * micro-batches. */
+ * differ, calls from a segment or a child, wrong orders of the end; steps of fewer micro-batches;
+ * and when parameters may be read behind a gather. */
 #include "tests/support/forked.h"
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
@@ -257,6 +257,61 @@ START_TEST(a_step_of_fewer_micro_batches)
 }
 END_TEST
 
+/* ---- parameters behind a gather ---- */
+
+/* With zero each rank updates its shards. Read after dp_pipeline_sum, or after the next step, the
+ * parameters have the updates of all ranks. */
+static dp_status_t use_gathered(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
+    double value = 1;
+    dp_status_t status = DP_OK;
+
+    (void)rank;
+    set_params(p);
+    for (int n = 1; n <= 20 && status >= 0; n++) {
+        status = rank_step(p, 0, NULL);
+        for (int32_t c = 0; c < dp_pipeline_chunks(p) && status >= 0; c++) {
+            status = dp_pipeline_chunk(p, c, &view);
+            for (uint32_t i = 0; i < view.nshards && status >= 0; i++) {
+                const dp_shard_t *shard = &view.shard_list[i];
+                double *w = (double *)view.params + view.param_list[shard->param].offset + shard->first;
+
+                for (size_t k = 0; k < shard->count; k++)
+                    w[k] = n * 1e-3;
+            }
+        }
+        if (status >= 0)
+            status = dp_pipeline_gather(p);
+        if (status >= 0)
+            status = n % 2 == 0 ? dp_pipeline_sum(p, &value, 1) : rank_step(p, 1, NULL);
+        for (int32_t c = 0; c < dp_pipeline_chunks(p) && status >= 0; c++) {
+            status = dp_pipeline_chunk(p, c, &view);
+            for (uint32_t i = 0; i < view.nparams && status >= 0; i++)
+                for (size_t k = 0; k < view.param_list[i].count; k++)
+                    if (((const double *)view.params)[view.param_list[i].offset + k] != n * 1e-3)
+                        status = dp_fail(DP_ERR_NUMERIC, "step %d: element %zu of %s is stale", n, k,
+                                         view.param_list[i].name);
+        }
+    }
+    return status;
+}
+
+START_TEST(parameters_behind_a_gather)
+{
+    rank_t ranks[2];
+
+    for (int r = 0; r < 2; r++) {
+        rank_prepare(&ranks[r], "dualpipe", M);
+        ranks[r].options.zero = 1;
+        ranks[r].use = use_gathered;
+    }
+    ranks_run(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        rank_expect(&ranks[r], r, DP_OK, NULL, 0);
+}
+END_TEST
+
 /* ---- segments ---- */
 
 typedef enum trap { CALLS_SUM, CALLS_STEP, SILENT, POSITIVE, TRAPS } trap_t;
@@ -408,6 +463,7 @@ int main(void)
     tcase_add_loop_test(all, steps_that_differ_between_threads, 0, DIFFERENCES);
     tcase_add_loop_test(all, steps_that_differ_between_processes, 0, DIFFERENCES);
     tcase_add_loop_test(all, a_step_of_fewer_micro_batches, 0, 2 * METHODS);
+    tcase_add_test(all, parameters_behind_a_gather);
     tcase_add_loop_test(all, what_a_segment_may_not_do, 0, TRAPS);
     tcase_add_test(all, leaving_before_closing);
     tcase_add_test(all, a_child_of_fork);

@@ -1,7 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * advanced.h: for a trainer that opens plugins itself. It has how they are found (plugin.h), the
- * tables of each kind, and elements of any dtype on the host (number.h). */
+ * tables of each kind, and elements of any dtype on the host (number.h).
+ *
+ * Since 0.2. */
 #ifndef DUALPIPE_ADVANCED_H
 #define DUALPIPE_ADVANCED_H
 

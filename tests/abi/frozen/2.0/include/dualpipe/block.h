@@ -24,7 +24,10 @@
  *
  * Errors. A call that refuses says why through the host's fail() (plugin.h) and returns the
  * negative status. The host gives a call all pointers that it needs; a block that checks refuses a
- * NULL one with DP_ERR_INVALID and its name. */
+ * NULL one with DP_ERR_INVALID and its name.
+ *
+ * Since 0.2: dp_param_t.shared, dp_recompute_t, dp_block_sizes_t.backward_buffer_bytes,
+ * .recomputes; dp_io_t.backward_buffer, .tokens, .documents, .document_ends. */
 #ifndef DUALPIPE_BLOCK_H
 #define DUALPIPE_BLOCK_H
 
