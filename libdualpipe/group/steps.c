@@ -45,7 +45,8 @@ static bool compare_calls(const dp__step_call_t *a, int32_t rank_a, const dp__st
     const int n = a->first == b->first ? SETTINGS : OF_JOB;
     char of_a[SETTING_BYTES], of_b[SETTING_BYTES];
 
-    if (!same_call(a, b) || (a->closed != 0 && b->closed != 0))
+    if (!same_call(a, b) || (a->closed != 0 && b->closed != 0) ||
+        memcmp(&a->closed, &b->closed, sizeof(*a) - offsetof(dp__step_call_t, closed)) == 0)
         return true;
     if (a->closed != b->closed) {
         const bool first = a->closed != 0;
