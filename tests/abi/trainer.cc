@@ -116,8 +116,10 @@ dp_status_t train(dp_pipeline_t *pipeline, double *first, double *last)
             const dp_status_t status = dp_pipeline_chunk(pipeline, c, &chunk);
             if (status < 0)
                 return status;
-            for (int k = 0; n > 0 && k < N * N; k++)
-                static_cast<double *>(chunk.params)[k] -= 0.1 * static_cast<const double *>(chunk.grads)[k];
+            for (int k = 0; n > 0 && k < N * N; k++) {
+                static_cast<double *>(chunk.grads)[k] *= 0.1; // the trainer's until the next step
+                static_cast<double *>(chunk.params)[k] -= static_cast<double *>(chunk.grads)[k];
+            }
         }
         const dp_status_t status = dp_pipeline_step(pipeline, &step);
         if (status < 0)

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_engine_traps.c: mistakes of trainers that a message has to name at once: ranks whose steps
- * differ, calls from a segment or a child, wrong orders of the end; steps of fewer micro-batches;
- * and when parameters may be read behind a gather. */
+ * differ, calls from a segment or a child, wrong orders of the end. And what trainers may do: fewer
+ * micro-batches in a step, reading parameters behind a gather, gradients in I, scaled gradients. */
 #include "tests/support/forked.h"
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
@@ -384,6 +384,72 @@ START_TEST(what_a_segment_may_not_do)
 }
 END_TEST
 
+/* ---- gradients: added in I, without a function for W; scaled by the trainer ---- */
+
+static dp_status_t loss_of_params(void *self, const dp_segment_call_t *call)
+{
+    (void)self;
+    *call->loss += *(const double *)call->params;
+    return DP_OK;
+}
+
+static dp_status_t add_in_input(void *self, const dp_segment_call_t *call)
+{
+    (void)self;
+    *(double *)call->grads += call->loss_scale;
+    return DP_OK;
+}
+
+static dp_status_t build_without_weight(rank_t *rank, int32_t stage, int32_t count, dp_stage_t **stage_out)
+{
+    const dp_segment_t segment = {.struct_size = sizeof(segment),
+                                  .name = "adds",
+                                  .host_forward = loss_of_params,
+                                  .host_backward_input = add_in_input};
+    const dp_param_t w = {.name = "w", .count = 1};
+    const dp_block_sizes_t sizes = {.struct_size = sizeof(sizes), .param_count = 1, .nparams = 1};
+    const dp_part_t one = {
+        .struct_size = sizeof(one), .nsegments = 1, .segments = &segment, .sizes = &sizes, .param_list = &w};
+
+    (void)rank, (void)stage, (void)count;
+    return dp_stage_create(&one, 1, TENSOR * sizeof(double), DP_F64, stage_out);
+}
+
+static dp_status_t use_scaled(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
+    dp_status_t status = DP_OK;
+
+    (void)rank;
+    for (int n = 0; n < 3 && status >= 0; n++) {
+        double *grads;
+
+        status = rank_step(p, 0, NULL);
+        if (status >= 0)
+            status = dp_pipeline_chunk(p, 0, &view);
+        if (status < 0)
+            break;
+        grads = view.grads;
+        if (*grads != 1)
+            return dp_fail(DP_ERR_NUMERIC, "the gradient of step %d is %g instead of 1", n, *grads);
+        *grads *= 0.5; /* the next step begins with zero all the same */
+    }
+    return status;
+}
+
+START_TEST(gradients_added_in_the_input_pass)
+{
+    static const char *const of_one_rank[] = {"1f1b", "zb1p"};
+    rank_t rank;
+
+    rank_prepare(&rank, of_one_rank[_i], M);
+    rank.build = build_without_weight;
+    rank.use = use_scaled;
+    ranks_run(&rank, 1);
+    rank_expect(&rank, 0, DP_OK, NULL, 0);
+}
+END_TEST
+
 /* ---- the end, and other processes ---- */
 
 static dp_status_t use_and_leave(rank_t *rank, dp_pipeline_t *p)
@@ -465,6 +531,7 @@ int main(void)
     tcase_add_loop_test(all, a_step_of_fewer_micro_batches, 0, 2 * METHODS);
     tcase_add_test(all, parameters_behind_a_gather);
     tcase_add_loop_test(all, what_a_segment_may_not_do, 0, TRAPS);
+    tcase_add_loop_test(all, gradients_added_in_the_input_pass, 0, 2);
     tcase_add_test(all, leaving_before_closing);
     tcase_add_test(all, a_child_of_fork);
     tcase_add_test(all, without_a_launcher);
