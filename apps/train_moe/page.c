@@ -13,19 +13,19 @@ static dp_status_t write_page(const char *path, bool shared, const char *page)
 {
     char title[4200];
     dp_trace_t *trace;
-    dp__trace_overlap_t overlap = {.nranks = 0};
+    trace_detail_t overlap = {.nranks = 0};
     output_t output;
     dp_status_t status = trace_load(path, NULL, &trace);
 
     snprintf(title, sizeof(title), "%s%s", path,
              shared ? ": more ranks than cores, waits for a core are idle or exposed here" : "");
     if (status == DP_OK)
-        status = dp__trace_overlap_measure(trace, PAGE_GAPS, &overlap);
+        status = trace_detail_measure(trace, PAGE_GAPS, &overlap);
     if (status == DP_OK)
         status = output_open(&output, page);
     if (status == DP_OK)
         status = output_close(&output, trace_view_put(&overlap, title, &output));
-    dp__trace_overlap_clear(&overlap);
+    trace_detail_clear(&overlap);
     dp_trace_free(trace);
     return status;
 }

@@ -10,7 +10,7 @@
 
 #include "tests/support/trace_text.h"
 #include "tools/io/cost_keys.h"
-#include "trace/overlap.h"
+#include "tools/trace/trace_detail.h"
 
 static dp_status_t load(const uint8_t *data, size_t bytes, size_t block, dp_trace_t **trace)
 {
@@ -22,17 +22,19 @@ static dp_status_t load(const uint8_t *data, size_t bytes, size_t block, dp_trac
 
 static void check_figures(const dp_trace_t *trace)
 {
-    dp__trace_overlap_t overlap;
+    trace_detail_t overlap;
 
-    FUZZ_REQUIRE(dp__trace_overlap_measure(trace, 3, &overlap) == DP_OK);
+    FUZZ_REQUIRE(trace_detail_measure(trace, 3, &overlap) == DP_OK);
     FUZZ_REQUIRE(overlap.nranks == trace->nranks && trace->nranks > 0);
     for (size_t r = 0; r < overlap.nranks; r++) {
-        const dp__trace_overlap_rank_t *rank = &overlap.ranks[r];
-        int64_t span = rank->end - rank->start;
+        const trace_detail_rank_t *rank = &overlap.ranks[r];
+        int64_t span = rank->figures.end - rank->figures.start;
         size_t records = 0;
 
-        FUZZ_REQUIRE(rank->hidden >= 0 && rank->hidden <= rank->comm && rank->hidden <= rank->compute);
-        FUZZ_REQUIRE(rank->idle >= 0 && rank->idle + rank->compute + (rank->comm - rank->hidden) == span);
+        FUZZ_REQUIRE(rank->figures.hidden >= 0 && rank->figures.hidden <= rank->figures.comm &&
+                     rank->figures.hidden <= rank->figures.compute);
+        FUZZ_REQUIRE(rank->figures.idle >= 0 &&
+                     rank->figures.idle + rank->figures.compute + (rank->figures.comm - rank->figures.hidden) == span);
         for (size_t s = 0; s < rank->nstreams; s++) {
             FUZZ_REQUIRE(rank->streams[s].busy <= span);
             records += rank->streams[s].records;
@@ -41,7 +43,7 @@ static void check_figures(const dp_trace_t *trace)
         for (size_t g = 1; g < rank->ngaps; g++)
             FUZZ_REQUIRE(rank->gaps[g].end - rank->gaps[g].start <= rank->gaps[g - 1].end - rank->gaps[g - 1].start);
     }
-    dp__trace_overlap_clear(&overlap);
+    trace_detail_clear(&overlap);
 }
 
 static dp_status_t write_text(void *to, const char *text, size_t bytes)

@@ -146,17 +146,17 @@ static dp_status_t put_page(const char *trace_path, const dp_schedule_t *schedul
 {
     char title[128];
     const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = (size_t)256 << 20};
-    dp__trace_overlap_t overlap;
+    trace_detail_t overlap;
     dp_trace_t *trace;
     dp_status_t status = trace_load(trace_path, &options, &trace);
 
     snprintf(title, sizeof(title), "%s, executed: %d ranks, %d micro-batches; segments sleep their cost",
              schedule->method, schedule->ranks, schedule->microbatches);
     if (status >= 0) {
-        status = dp__trace_overlap_measure(trace, 5, &overlap);
+        status = trace_detail_measure(trace, 5, &overlap);
         if (status >= 0)
             status = trace_view_put(&overlap, title, output);
-        dp__trace_overlap_clear(&overlap);
+        trace_detail_clear(&overlap);
     }
     dp_trace_free(trace);
     return status;

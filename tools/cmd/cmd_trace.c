@@ -31,8 +31,8 @@ static draw_format_t picture_format(format_t format)
 static dp_status_t put_overlap(const trace_args_t *args, const dp_trace_t *trace, output_t *output)
 {
     const char *title = title_of(args->files[0]);
-    dp__trace_overlap_t overlap;
-    dp_status_t status = dp__trace_overlap_measure(trace, (size_t)args->gaps, &overlap);
+    trace_detail_t overlap;
+    dp_status_t status = trace_detail_measure(trace, (size_t)args->gaps, &overlap);
 
     if (status == DP_OK && args->action == TRACE_VIEW)
         status = trace_view_put(&overlap, title, output);
@@ -42,7 +42,7 @@ static dp_status_t put_overlap(const trace_args_t *args, const dp_trace_t *trace
         status = trace_print_json(&overlap, title, output);
     else if (status == DP_OK)
         status = trace_draw_put(&overlap, title, picture_format(args->format), output);
-    dp__trace_overlap_clear(&overlap);
+    trace_detail_clear(&overlap);
     return status;
 }
 

@@ -48,8 +48,8 @@ static uint8_t paint_of(sheet_t *sheet, const dp__trace_record_t *record)
     return record->class == DP__TRACE_COMM ? DRAW_COMM : record->class == DP__TRACE_WAIT ? DRAW_WAIT : DRAW_COMPUTE;
 }
 
-static dp_status_t fill_lane(sheet_t *sheet, const dp__trace_overlap_rank_t *rank,
-                             const dp__trace_overlap_stream_t *stream, draw_lane_t *lane)
+static dp_status_t fill_lane(sheet_t *sheet, const trace_detail_rank_t *rank, const trace_detail_stream_t *stream,
+                             draw_lane_t *lane)
 {
     uint32_t last = DP__TRACE_NONE;
 
@@ -77,7 +77,7 @@ static dp_status_t fill_lane(sheet_t *sheet, const dp__trace_overlap_rank_t *ran
     return DP_OK;
 }
 
-static dp_status_t fill_exposed(sheet_t *sheet, const dp__trace_overlap_rank_t *rank, draw_lane_t *lane)
+static dp_status_t fill_exposed(sheet_t *sheet, const trace_detail_rank_t *rank, draw_lane_t *lane)
 {
     dp__trace_overlap_interval_t *compute = NULL, *comm = NULL, *exposed = NULL;
     size_t ncompute, ncomm, count = 0;
@@ -108,20 +108,23 @@ static draw_lane_t *add_lane(sheet_t *sheet, draw_lane_kind_t kind, const char *
     return lane;
 }
 
-static dp_status_t add_rank(sheet_t *sheet, const dp__trace_overlap_rank_t *rank)
+static dp_status_t add_rank(sheet_t *sheet, const trace_detail_rank_t *rank)
 {
     char span[32], exposed[32], *note;
     dp_status_t status = DP_OK;
 
     (void)add_lane(sheet, DRAW_LANE_HEAD, rank->rank->label, &note);
     snprintf(note, NOTE_BYTES, "span %s us, computation %.2f %% of it; communication %.2f %% hidden, %s us exposed",
-             trace_microseconds(rank->end - rank->start, span), trace_percent(rank->compute, rank->end - rank->start),
-             trace_percent(rank->hidden, rank->comm), trace_microseconds(rank->comm - rank->hidden, exposed));
+             trace_microseconds(rank->figures.end - rank->figures.start, span),
+             trace_percent(rank->figures.compute, rank->figures.end - rank->figures.start),
+             trace_percent(rank->figures.hidden, rank->figures.comm),
+             trace_microseconds(rank->figures.comm - rank->figures.hidden, exposed));
     for (size_t s = 0; s < rank->nstreams && status == DP_OK; s++) {
         draw_lane_t *lane =
             add_lane(sheet, DRAW_LANE_BOXES, sheet->trace->streams[rank->streams[s].stream].label, &note);
 
-        snprintf(note, NOTE_BYTES, "%.1f %% busy", trace_percent(rank->streams[s].busy, rank->end - rank->start));
+        snprintf(note, NOTE_BYTES, "%.1f %% busy",
+                 trace_percent(rank->streams[s].busy, rank->figures.end - rank->figures.start));
         status = fill_lane(sheet, rank, &rank->streams[s], lane);
         if (lane->nbands == 0)
             lane->note = NULL;
@@ -135,7 +138,7 @@ static dp_status_t add_rank(sheet_t *sheet, const dp__trace_overlap_rank_t *rank
     return status;
 }
 
-static dp_status_t open_sheet(const dp__trace_overlap_t *overlap, sheet_t *sheet)
+static dp_status_t open_sheet(const trace_detail_t *overlap, sheet_t *sheet)
 {
     size_t lanes = 0, names = dp__trace_names(overlap->trace);
 
@@ -164,8 +167,7 @@ static void close_sheet(sheet_t *sheet)
     free(sheet->paints);
 }
 
-dp_status_t trace_draw_put(const dp__trace_overlap_t *overlap, const char *title, draw_format_t format,
-                           output_t *output)
+dp_status_t trace_draw_put(const trace_detail_t *overlap, const char *title, draw_format_t format, output_t *output)
 {
     sheet_t sheet = {.trace = overlap->trace};
     draw_lanes_t picture = {.title = title, .unit = "ms"};
@@ -173,7 +175,7 @@ dp_status_t trace_draw_put(const dp__trace_overlap_t *overlap, const char *title
     dp_status_t status = open_sheet(overlap, &sheet);
 
     for (size_t r = 0; r < overlap->nranks && status == DP_OK; r++) {
-        double end = milliseconds(overlap->ranks[r].end);
+        double end = milliseconds(overlap->ranks[r].figures.end);
 
         picture.end = end > picture.end ? end : picture.end;
         status = add_rank(&sheet, &overlap->ranks[r]);

@@ -6,10 +6,9 @@
 
 #include "tools/draw/draw_format.h"
 #include "tools/io/output.h"
-#include "trace/overlap.h"
+#include "trace_detail.h"
 
 /* DP_ERR_REJECTED: more streams than a page holds. DP_ERR_UNSUPPORTED: built without cairo. */
-dp_status_t trace_draw_put(const dp__trace_overlap_t *overlap, const char *title, draw_format_t format,
-                           output_t *output);
+dp_status_t trace_draw_put(const trace_detail_t *overlap, const char *title, draw_format_t format, output_t *output);
 
 #endif

@@ -62,7 +62,7 @@ static void fit_kernel(const char *name, size_t room, char *text, size_t bytes)
 {
     char kernel[DP__TRACE_NAME_BYTES];
 
-    dp__trace_short_name(name, kernel, sizeof(kernel));
+    trace_short_name(name, kernel, sizeof(kernel));
     fit(kernel, room, text, bytes);
 }
 
@@ -73,24 +73,25 @@ static const char *record_name(const dp_trace_t *trace, size_t record)
 
 /* ---- text ---- */
 
-static void put_head(FILE *to, const dp__trace_overlap_rank_t *rank)
+static void put_head(FILE *to, const trace_detail_rank_t *rank)
 {
     char a[32], b[32];
 
     fprintf(to, "\n%s\n", rank->rank->label);
-    fprintf(to, "  span           %12s\n", trace_microseconds(rank->end - rank->start, a));
-    fprintf(to, "  compute        %12s   %6.2f %% of the span\n", trace_microseconds(rank->compute, a),
-            trace_percent(rank->compute, rank->end - rank->start));
-    if (rank->comm > 0)
-        fprintf(to, "  communication  %12s   %6.2f %% of it hidden, %s exposed\n", trace_microseconds(rank->comm, a),
-                trace_percent(rank->hidden, rank->comm), trace_microseconds(rank->comm - rank->hidden, b));
+    fprintf(to, "  span           %12s\n", trace_microseconds(rank->figures.end - rank->figures.start, a));
+    fprintf(to, "  compute        %12s   %6.2f %% of the span\n", trace_microseconds(rank->figures.compute, a),
+            trace_percent(rank->figures.compute, rank->figures.end - rank->figures.start));
+    if (rank->figures.comm > 0)
+        fprintf(to, "  communication  %12s   %6.2f %% of it hidden, %s exposed\n",
+                trace_microseconds(rank->figures.comm, a), trace_percent(rank->figures.hidden, rank->figures.comm),
+                trace_microseconds(rank->figures.comm - rank->figures.hidden, b));
     else
         fputs("  communication             0\n", to);
-    fprintf(to, "  idle           %12s   %6.2f %% of the span\n", trace_microseconds(rank->idle, a),
-            trace_percent(rank->idle, rank->end - rank->start));
+    fprintf(to, "  idle           %12s   %6.2f %% of the span\n", trace_microseconds(rank->figures.idle, a),
+            trace_percent(rank->figures.idle, rank->figures.end - rank->figures.start));
 }
 
-static void put_streams(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void put_streams(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
     bool waits = false;
 
@@ -99,12 +100,13 @@ static void put_streams(FILE *to, const dp_trace_t *trace, const dp__trace_overl
     fprintf(to, "\n  stream                 records         busy  of span      compute  communication%s\n",
             waits ? "      waiting" : "");
     for (size_t s = 0; s < rank->nstreams; s++) {
-        const dp__trace_overlap_stream_t *stream = &rank->streams[s];
+        const trace_detail_stream_t *stream = &rank->streams[s];
         char busy[32], compute[32], comm[32], wait[32], label[24];
 
         fit(trace->streams[stream->stream].label, sizeof(label) - 2, label, sizeof(label));
         fprintf(to, "  %-20s %9zu %12s %6.2f %% %12s %14s", label, stream->records,
-                trace_microseconds(stream->busy, busy), trace_percent(stream->busy, rank->end - rank->start),
+                trace_microseconds(stream->busy, busy),
+                trace_percent(stream->busy, rank->figures.end - rank->figures.start),
                 stream->compute > 0 ? trace_microseconds(stream->compute, compute) : "-",
                 stream->comm > 0 ? trace_microseconds(stream->comm, comm) : "-");
         if (waits)
@@ -113,18 +115,18 @@ static void put_streams(FILE *to, const dp_trace_t *trace, const dp__trace_overl
     }
 }
 
-static void put_gaps(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void put_gaps(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
     if (rank->ngaps == 0)
         return;
-    fprintf(to, "\n  longest of %zu stretches of exposed communication\n", rank->exposed_gaps);
+    fprintf(to, "\n  longest of %zu stretches of exposed communication\n", rank->figures.nexposed);
     for (size_t g = 0; g < rank->ngaps; g++) {
-        const dp__trace_overlap_gap_t *gap = &rank->gaps[g];
+        const trace_detail_gap_t *gap = &rank->gaps[g];
         char length[32], at[32], name[104];
 
         fit_kernel(record_name(trace, gap->comm), sizeof(name) - 26, name, sizeof(name));
         fprintf(to, "  %10s at %s: %s\n", trace_microseconds(gap->end - gap->start, length),
-                trace_microseconds(gap->start - rank->start, at), name);
+                trace_microseconds(gap->start - rank->figures.start, at), name);
         fit_kernel(record_name(trace, gap->before), sizeof(name) - 20, name, sizeof(name));
         fprintf(to, "             after %s\n", name);
         fit_kernel(record_name(trace, gap->after), sizeof(name) - 20, name, sizeof(name));
@@ -132,16 +134,16 @@ static void put_gaps(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_
     }
 }
 
-static void put_grids(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank, dp__trace_class_t class)
+static void put_grids(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank, dp__trace_class_t class)
 {
     int64_t all = 0, shown = 0;
     size_t rows = 0, left = 0;
     char time[32];
 
-    for (size_t g = 0; g < rank->ngrids; g++)
-        all += rank->grids[g].class == class ? rank->grids[g].time / 1000 : 0;
-    for (size_t g = 0; g < rank->ngrids; g++) {
-        const dp__trace_overlap_grid_t *grid = &rank->grids[g];
+    for (size_t g = 0; g < rank->figures.ngrids; g++)
+        all += rank->figures.grids[g].class == class ? rank->figures.grids[g].time / 1000 : 0;
+    for (size_t g = 0; g < rank->figures.ngrids; g++) {
+        const dp__trace_overlap_grid_t *grid = &rank->figures.grids[g];
 
         if (grid->class != class)
             continue;
@@ -163,24 +165,24 @@ static void put_grids(FILE *to, const dp_trace_t *trace, const dp__trace_overlap
                 "others", left, trace_microseconds((all - shown) * 1000, time), trace_percent(all - shown, all));
 }
 
-static void put_sms(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void put_sms(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
-    if (rank->ngrids == 0)
+    if (rank->figures.ngrids == 0)
         return;
     fputs("\n  kernels            blocks   kernels         time  of class   a block each\n", to);
     put_grids(to, trace, rank, DP__TRACE_COMM);
     put_grids(to, trace, rank, DP__TRACE_COMPUTE);
-    if (rank->sm_share[DP__TRACE_COMPUTE] >= 0.0)
+    if (rank->figures.sm_share[DP__TRACE_COMPUTE] >= 0.0)
         fprintf(to, "  grids cover, on average over time, %.1f %% of the SMs in computation",
-                rank->sm_share[DP__TRACE_COMPUTE] * 100.0);
-    if (rank->sm_share[DP__TRACE_COMPUTE] >= 0.0 && rank->sm_share[DP__TRACE_COMM] >= 0.0)
-        fprintf(to, ", %.1f %% in communication", rank->sm_share[DP__TRACE_COMM] * 100.0);
-    if (rank->sm_share[DP__TRACE_COMPUTE] >= 0.0)
+                rank->figures.sm_share[DP__TRACE_COMPUTE] * 100.0);
+    if (rank->figures.sm_share[DP__TRACE_COMPUTE] >= 0.0 && rank->figures.sm_share[DP__TRACE_COMM] >= 0.0)
+        fprintf(to, ", %.1f %% in communication", rank->figures.sm_share[DP__TRACE_COMM] * 100.0);
+    if (rank->figures.sm_share[DP__TRACE_COMPUTE] >= 0.0)
         fputc('\n', to);
 }
 
-static const dp__trace_overlap_part_t *part_on(const dp__trace_overlap_rank_t *rank,
-                                               const dp__trace_overlap_group_t *group, uint32_t stream)
+static const trace_detail_part_t *part_on(const trace_detail_rank_t *rank, const trace_detail_group_t *group,
+                                          uint32_t stream)
 {
     for (size_t p = 0; p < group->nparts; p++)
         if (rank->parts[group->first_part + p].stream == stream)
@@ -188,7 +190,7 @@ static const dp__trace_overlap_part_t *part_on(const dp__trace_overlap_rank_t *r
     return NULL;
 }
 
-static void put_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void put_groups(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
     size_t columns = rank->nstreams < MOST_COLUMNS ? rank->nstreams : MOST_COLUMNS;
 
@@ -203,13 +205,13 @@ static void put_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overla
     }
     fputc('\n', to);
     for (size_t g = 0; g < rank->ngroups && g < MOST_GROUPS; g++) {
-        const dp__trace_overlap_group_t *group = &rank->groups[g];
+        const trace_detail_group_t *group = &rank->groups[g];
         char name[32], busy[32];
 
         fit(dp__trace_name(trace, group->name), 24, name, sizeof(name));
         fprintf(to, "  %-24s %6zu", name, group->times);
         for (size_t s = 0; s < columns; s++) {
-            const dp__trace_overlap_part_t *part = part_on(rank, group, rank->streams[s].stream);
+            const trace_detail_part_t *part = part_on(rank, group, rank->streams[s].stream);
 
             fprintf(to, " %12s", part != NULL ? trace_microseconds(part->busy / (int64_t)group->times, busy) : "");
         }
@@ -220,23 +222,24 @@ static void put_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overla
 }
 
 /* The end is what a terminal shows. */
-static void put_summary(FILE *to, const dp__trace_overlap_t *overlap)
+static void put_summary(FILE *to, const trace_detail_t *overlap)
 {
     fputs("\nsummary                       span   compute  communication    hidden      exposed     idle\n", to);
     for (size_t r = 0; r < overlap->nranks; r++) {
-        const dp__trace_overlap_rank_t *rank = &overlap->ranks[r];
-        int64_t span = rank->end - rank->start;
+        const trace_detail_rank_t *rank = &overlap->ranks[r];
+        int64_t span = rank->figures.end - rank->figures.start;
         char whole[32], comm[32], open[32], label[24];
 
         fit(rank->rank->label, sizeof(label) - 4, label, sizeof(label));
         fprintf(to, "%-20s %12s %7.2f %% %14s %7.2f %% %12s %6.2f %%\n", label, trace_microseconds(span, whole),
-                trace_percent(rank->compute, span), trace_microseconds(rank->comm, comm),
-                trace_percent(rank->hidden, rank->comm), trace_microseconds(rank->comm - rank->hidden, open),
-                trace_percent(rank->idle, span));
+                trace_percent(rank->figures.compute, span), trace_microseconds(rank->figures.comm, comm),
+                trace_percent(rank->figures.hidden, rank->figures.comm),
+                trace_microseconds(rank->figures.comm - rank->figures.hidden, open),
+                trace_percent(rank->figures.idle, span));
     }
 }
 
-dp_status_t trace_print_text(const dp__trace_overlap_t *overlap, const char *path, output_t *output)
+dp_status_t trace_print_text(const trace_detail_t *overlap, const char *path, output_t *output)
 {
     const dp_trace_t *trace = overlap->trace;
     FILE *to = output->file;
@@ -273,11 +276,11 @@ static void put_name(FILE *to, const char *key, const char *name)
 
 static const char *const class_names[] = {"compute", "communication", "wait"};
 
-static void json_streams(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void json_streams(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
     fputs("\"streams\":[", to);
     for (size_t s = 0; s < rank->nstreams; s++) {
-        const dp__trace_overlap_stream_t *stream = &rank->streams[s];
+        const trace_detail_stream_t *stream = &rank->streams[s];
 
         fputs(s > 0 ? ",\n    {" : "\n    {", to);
         put_name(to, "name", trace->streams[stream->stream].label);
@@ -303,14 +306,14 @@ static void json_record(FILE *to, const char *key, const dp_trace_t *trace, size
         output_json_string(to, dp__trace_name(trace, trace->records[record].name));
 }
 
-static void json_gaps(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void json_gaps(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
-    fprintf(to, "\"exposed_gaps\":%zu,\"longest_gaps\":[", rank->exposed_gaps);
+    fprintf(to, "\"exposed_gaps\":%zu,\"longest_gaps\":[", rank->figures.nexposed);
     for (size_t g = 0; g < rank->ngaps; g++) {
-        const dp__trace_overlap_gap_t *gap = &rank->gaps[g];
+        const trace_detail_gap_t *gap = &rank->gaps[g];
 
         fputs(g > 0 ? ",\n    {" : "\n    {", to);
-        put_time(to, "start", gap->start - rank->start);
+        put_time(to, "start", gap->start - rank->figures.start);
         fputc(',', to);
         put_time(to, "length", gap->end - gap->start);
         json_record(to, "kernel", trace, gap->comm);
@@ -321,29 +324,30 @@ static void json_gaps(FILE *to, const dp_trace_t *trace, const dp__trace_overlap
     fputs("],\n   ", to);
 }
 
-static void json_grids(FILE *to, const dp__trace_overlap_rank_t *rank)
+static void json_grids(FILE *to, const trace_detail_rank_t *rank)
 {
     fputs("\"sm_share\":{\"compute\":", to);
-    output_json_number(to, rank->sm_share[DP__TRACE_COMPUTE] >= 0.0 ? rank->sm_share[DP__TRACE_COMPUTE]
-                                                                    : (double)__builtin_nan(""));
+    output_json_number(to, rank->figures.sm_share[DP__TRACE_COMPUTE] >= 0.0 ? rank->figures.sm_share[DP__TRACE_COMPUTE]
+                                                                            : (double)__builtin_nan(""));
     fputs(",\"communication\":", to);
-    output_json_number(to, rank->sm_share[DP__TRACE_COMM] >= 0.0 ? rank->sm_share[DP__TRACE_COMM]
-                                                                 : (double)__builtin_nan(""));
+    output_json_number(to, rank->figures.sm_share[DP__TRACE_COMM] >= 0.0 ? rank->figures.sm_share[DP__TRACE_COMM]
+                                                                         : (double)__builtin_nan(""));
     fputs("},\n   \"grids\":[", to);
-    for (size_t g = 0; g < rank->ngrids; g++) {
+    for (size_t g = 0; g < rank->figures.ngrids; g++) {
         fprintf(to, "%s{\"class\":\"%s\",\"blocks\":%" PRIu32 ",\"kernels\":%zu,", g > 0 ? ",\n    " : "\n    ",
-                class_names[rank->grids[g].class], rank->grids[g].blocks, rank->grids[g].kernels);
-        put_time(to, "time", rank->grids[g].time);
+                class_names[rank->figures.grids[g].class], rank->figures.grids[g].blocks,
+                rank->figures.grids[g].kernels);
+        put_time(to, "time", rank->figures.grids[g].time);
         fputc('}', to);
     }
     fputs("],\n   ", to);
 }
 
-static void json_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void json_groups(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
     fputs("\"annotations\":[", to);
     for (size_t g = 0; g < rank->ngroups; g++) {
-        const dp__trace_overlap_group_t *group = &rank->groups[g];
+        const trace_detail_group_t *group = &rank->groups[g];
 
         fputs(g > 0 ? ",\n    {" : "\n    {", to);
         put_name(to, "name", dp__trace_name(trace, group->name));
@@ -353,7 +357,7 @@ static void json_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overl
         put_time(to, "communication", group->comm);
         fputs(",\"streams\":[", to);
         for (size_t p = 0; p < group->nparts; p++) {
-            const dp__trace_overlap_part_t *part = &rank->parts[group->first_part + p];
+            const trace_detail_part_t *part = &rank->parts[group->first_part + p];
 
             fputs(p > 0 ? ",{" : "{", to);
             put_name(to, "name", trace->streams[part->stream].label);
@@ -366,22 +370,22 @@ static void json_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overl
     fputs("]", to);
 }
 
-static void json_rank(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
+static void json_rank(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
     fputs("\n  {", to);
     put_name(to, "name", rank->rank->label);
     fputc(',', to);
-    put_time(to, "span", rank->end - rank->start);
+    put_time(to, "span", rank->figures.end - rank->figures.start);
     fputc(',', to);
-    put_time(to, "compute", rank->compute);
+    put_time(to, "compute", rank->figures.compute);
     fputc(',', to);
-    put_time(to, "communication", rank->comm);
+    put_time(to, "communication", rank->figures.comm);
     fputc(',', to);
-    put_time(to, "hidden", rank->hidden);
+    put_time(to, "hidden", rank->figures.hidden);
     fputc(',', to);
-    put_time(to, "exposed", rank->comm - rank->hidden);
+    put_time(to, "exposed", rank->figures.comm - rank->figures.hidden);
     fputc(',', to);
-    put_time(to, "idle", rank->idle);
+    put_time(to, "idle", rank->figures.idle);
     fputs(",\n   ", to);
     json_streams(to, trace, rank);
     json_gaps(to, trace, rank);
@@ -390,7 +394,7 @@ static void json_rank(FILE *to, const dp_trace_t *trace, const dp__trace_overlap
     fputc('}', to);
 }
 
-dp_status_t trace_print_json(const dp__trace_overlap_t *overlap, const char *path, output_t *output)
+dp_status_t trace_print_json(const trace_detail_t *overlap, const char *path, output_t *output)
 {
     const dp_trace_t *trace = overlap->trace;
     FILE *to = output->file;

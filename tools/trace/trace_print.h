@@ -5,12 +5,12 @@
 #define DP_TOOLS_TRACE_PRINT_H
 
 #include "tools/io/output.h"
-#include "trace/overlap.h"
+#include "trace_detail.h"
 
 /* path: what the trace is called. */
-dp_status_t trace_print_text(const dp__trace_overlap_t *overlap, const char *path, output_t *output);
+dp_status_t trace_print_text(const trace_detail_t *overlap, const char *path, output_t *output);
 /* Times in microseconds, with nanoseconds as decimals. docs/traces.md lists the keys. */
-dp_status_t trace_print_json(const dp__trace_overlap_t *overlap, const char *path, output_t *output);
+dp_status_t trace_print_json(const trace_detail_t *overlap, const char *path, output_t *output);
 
 /* "129,012": nanoseconds as whole microseconds. Returns text. */
 char *trace_microseconds(int64_t ns, char text[32]);

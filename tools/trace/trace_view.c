@@ -25,7 +25,7 @@ enum { MOST_STEPS = 1024 };
 
 typedef struct writer {
     bool bidirectional; /* the trace shows a schedule of two directions */
-    const dp__trace_overlap_t *overlap;
+    const trace_detail_t *overlap;
     const dp_trace_t *trace;
     FILE *to;
     uint32_t *names;  /* [names] number on the page + 1; 0: not there */
@@ -77,7 +77,7 @@ static dp_status_t put_names(const writer_t *writer)
         const char *name = dp__trace_name(writer->trace, order[n]);
         char text[DP__TRACE_NAME_BYTES];
 
-        dp__trace_short_name(name, text, sizeof(text));
+        trace_short_name(name, text, sizeof(text));
         fputs(n > 0 ? ",\n[" : "\n[", writer->to);
         output_script_string(writer->to, text);
         fputc(',', writer->to);
@@ -161,7 +161,7 @@ static int marks_of(const writer_t *writer, const dp__trace_record_t *record)
            (writer->bidirectional && detail->value[DP__TRACE_CHUNK] == 1 ? MARK_SECOND : 0);
 }
 
-static void put_lane(writer_t *writer, const dp__trace_overlap_rank_t *rank, const dp__trace_overlap_stream_t *stream,
+static void put_lane(writer_t *writer, const trace_detail_rank_t *rank, const trace_detail_stream_t *stream,
                      uint32_t *nranges, uint32_t **groups_of, size_t *room)
 {
     const dp_trace_t *trace = writer->trace;
@@ -187,7 +187,7 @@ static void put_lane(writer_t *writer, const dp__trace_overlap_rank_t *rank, con
     fprintf(writer->to, "],\"bands\":%d}", !ours);
 }
 
-static void put_lanes(writer_t *writer, const dp__trace_overlap_rank_t *rank)
+static void put_lanes(writer_t *writer, const trace_detail_rank_t *rank)
 {
     uint32_t nranges = 0, *groups_of = NULL;
     size_t room = 0;
@@ -228,7 +228,7 @@ static void put_intervals(FILE *to, const char *key, const dp__trace_overlap_int
 }
 
 /* x: exposed communication; c: computation. */
-static dp_status_t put_covers(const writer_t *writer, const dp__trace_overlap_rank_t *rank)
+static dp_status_t put_covers(const writer_t *writer, const trace_detail_rank_t *rank)
 {
     dp__trace_overlap_interval_t *compute = NULL, *comm = NULL, *exposed = NULL;
     size_t ncompute, ncomm, nexposed;
@@ -254,11 +254,11 @@ static int64_t name_number(const writer_t *writer, size_t record)
     return record == SIZE_MAX ? -1 : (int64_t)writer->names[writer->trace->records[record].name] - 1;
 }
 
-static void put_tables(const writer_t *writer, const dp__trace_overlap_rank_t *rank)
+static void put_tables(const writer_t *writer, const trace_detail_rank_t *rank)
 {
     FILE *to = writer->to;
 
-    fprintf(to, ",\n\"ngaps\":%zu,\"gaps\":[", rank->exposed_gaps);
+    fprintf(to, ",\n\"ngaps\":%zu,\"gaps\":[", rank->figures.nexposed);
     for (size_t g = 0; g < rank->ngaps; g++)
         fprintf(to, "%s[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", g > 0 ? "," : "",
                 rank->gaps[g].start, rank->gaps[g].end - rank->gaps[g].start, name_number(writer, rank->gaps[g].comm),
@@ -269,13 +269,13 @@ static void put_tables(const writer_t *writer, const dp__trace_overlap_rank_t *r
                 writer->groups[rank->groups[g].name] - 1, rank->groups[g].times, rank->groups[g].compute,
                 rank->groups[g].comm);
     fputs("],\n\"grids\":[", to);
-    for (size_t g = 0; g < rank->ngrids; g++)
-        fprintf(to, "%s[%d,%" PRIu32 ",%zu,%" PRId64 "]", g > 0 ? "," : "", rank->grids[g].class, rank->grids[g].blocks,
-                rank->grids[g].kernels, rank->grids[g].time);
+    for (size_t g = 0; g < rank->figures.ngrids; g++)
+        fprintf(to, "%s[%d,%" PRIu32 ",%zu,%" PRId64 "]", g > 0 ? "," : "", rank->figures.grids[g].class,
+                rank->figures.grids[g].blocks, rank->figures.grids[g].kernels, rank->figures.grids[g].time);
     fputs("]}", to);
 }
 
-static dp_status_t put_rank_rows(writer_t *writer, const dp__trace_overlap_rank_t *rank)
+static dp_status_t put_rank_rows(writer_t *writer, const trace_detail_rank_t *rank)
 {
     dp_status_t status;
 
@@ -284,8 +284,8 @@ static dp_status_t put_rank_rows(writer_t *writer, const dp__trace_overlap_rank_
     fprintf(writer->to,
             ",\"records\":%zu,\"span\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64 ",\"hidden\":%" PRId64
             ",\"idle\":%" PRId64 ",\n",
-            rank->rank->end - rank->rank->first, rank->end - rank->start, rank->compute, rank->comm, rank->hidden,
-            rank->idle);
+            rank->rank->end - rank->rank->first, rank->figures.end - rank->figures.start, rank->figures.compute,
+            rank->figures.comm, rank->figures.hidden, rank->figures.idle);
     put_lanes(writer, rank);
     status = put_covers(writer, rank);
     put_tables(writer, rank);
@@ -333,12 +333,12 @@ static void put_steps(const writer_t *writer)
 
 static dp_status_t put_data(writer_t *writer, const char *title)
 {
-    const dp__trace_overlap_t *overlap = writer->overlap;
+    const trace_detail_t *overlap = writer->overlap;
     int64_t end = 0;
     dp_status_t status;
 
     for (size_t r = 0; r < overlap->nranks; r++)
-        end = overlap->ranks[r].end > end ? overlap->ranks[r].end : end;
+        end = overlap->ranks[r].figures.end > end ? overlap->ranks[r].figures.end : end;
     fputs("{\"title\":", writer->to);
     output_script_string(writer->to, title);
     fprintf(writer->to, ",\"events\":%" PRIu64 ",\"records\":%zu,\"sms\":%" PRId64 ",\"span\":%" PRId64 ",\n",
@@ -363,7 +363,7 @@ static const char *find_marker(void)
     return memmem(page, sizeof(page), MARKER, sizeof(MARKER) - 1);
 }
 
-dp_status_t trace_view_put(const dp__trace_overlap_t *overlap, const char *title, output_t *output)
+dp_status_t trace_view_put(const trace_detail_t *overlap, const char *title, output_t *output)
 {
     writer_t writer = {.overlap = overlap, .trace = overlap->trace, .to = output->file};
     const char *marker = find_marker(), *rest = marker + sizeof(MARKER) - 1;

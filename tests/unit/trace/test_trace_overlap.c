@@ -11,8 +11,8 @@
 
 #include "tests/support/suite.h"
 #include "tests/support/trace_text.h"
+#include "tools/trace/trace_detail.h"
 #include "tools/trace/trace_file.h"
-#include "trace/overlap.h"
 
 /* ---- the published profile ---- */
 
@@ -33,23 +33,24 @@ START_TEST(published_profile_has_its_figures)
         size_t records;
         int64_t busy;
     } streams[] = {{"stream 7", 927, 118193000}, {"stream 27", 40, 114521000}, {"stream 23", 16, 11355000}};
-    dp__trace_overlap_t overlap;
+    trace_detail_t overlap;
     dp_trace_t *trace;
-    const dp__trace_overlap_rank_t *rank;
+    const trace_detail_rank_t *rank;
     char percent[16];
 
     load_profile(&trace);
-    ck_assert_int_eq(dp__trace_overlap_measure(trace, 3, &overlap), DP_OK);
+    ck_assert_int_eq(trace_detail_measure(trace, 3, &overlap), DP_OK);
     ck_assert_uint_eq(trace->head.events, 14240);
     ck_assert_int_eq(trace->head.sms, 132);
     ck_assert_uint_eq(overlap.nranks, 1);
     rank = &overlap.ranks[0];
     ck_assert_str_eq(rank->rank->label, "rank 0");
-    ck_assert_int_eq(rank->end - rank->start, 129012000);
-    ck_assert_int_eq(rank->comm, 113440000);
-    snprintf(percent, sizeof(percent), "%.2f", 100.0 * (double)rank->hidden / (double)rank->comm);
+    ck_assert_int_eq(rank->figures.end - rank->figures.start, 129012000);
+    ck_assert_int_eq(rank->figures.comm, 113440000);
+    snprintf(percent, sizeof(percent), "%.2f", 100.0 * (double)rank->figures.hidden / (double)rank->figures.comm);
     ck_assert_str_eq(percent, "96.32");
-    snprintf(percent, sizeof(percent), "%.2f", 100.0 * (double)rank->compute / (double)(rank->end - rank->start));
+    snprintf(percent, sizeof(percent), "%.2f",
+             100.0 * (double)rank->figures.compute / (double)(rank->figures.end - rank->figures.start));
     ck_assert_str_eq(percent, "96.38");
     ck_assert_uint_eq(rank->nstreams, 3);
     for (size_t s = 0; s < 3; s++) {
@@ -58,12 +59,12 @@ START_TEST(published_profile_has_its_figures)
         ck_assert_int_eq(rank->streams[s].busy, streams[s].busy);
     }
     ck_assert_uint_eq(rank->ngaps, 3);
-    for (size_t g = 0; g < rank->ngrids; g++)
-        if (rank->grids[g].class == DP__TRACE_COMM) {
-            ck_assert_uint_eq(rank->grids[g].blocks, 20); /* the one with the most time */
+    for (size_t g = 0; g < rank->figures.ngrids; g++)
+        if (rank->figures.grids[g].class == DP__TRACE_COMM) {
+            ck_assert_uint_eq(rank->figures.grids[g].blocks, 20); /* the one with the most time */
             break;
         }
-    dp__trace_overlap_clear(&overlap);
+    trace_detail_clear(&overlap);
     dp_trace_free(trace);
 }
 END_TEST
@@ -82,12 +83,12 @@ START_TEST(published_profile_has_its_annotations)
                   {"dispatch(B)", "stream 27", 7302000}, {"mlp(W)", "stream 7", 3575000},
                   {"mlp(F)", "stream 7", 4250000},       {"attn(B)", "stream 7", 9018000},
                   {"attn(W)", "stream 7", 2375000},      {"combine(F)", "stream 27", 7325000}};
-    dp__trace_overlap_t overlap;
+    trace_detail_t overlap;
     dp_trace_t *trace;
-    const dp__trace_overlap_rank_t *rank;
+    const trace_detail_rank_t *rank;
 
     load_profile(&trace);
-    ck_assert_int_eq(dp__trace_overlap_measure(trace, 0, &overlap), DP_OK);
+    ck_assert_int_eq(trace_detail_measure(trace, 0, &overlap), DP_OK);
     rank = &overlap.ranks[0];
     ck_assert_uint_eq(rank->ngaps, 0);
     ck_assert_uint_eq(rank->ngroups, 10);
@@ -108,7 +109,7 @@ START_TEST(published_profile_has_its_annotations)
         }
         ck_assert_int_eq(sum, wanted[g].first);
     }
-    dp__trace_overlap_clear(&overlap);
+    trace_detail_clear(&overlap);
     dp_trace_free(trace);
 }
 END_TEST
@@ -145,25 +146,25 @@ static void count(counted_t *counted, int stream, bool comm, int start, int end)
     counted->last = end > counted->last ? end : counted->last;
 }
 
-static void compare_public(const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank, size_t r)
+static void compare_public(const dp_trace_t *trace, const trace_detail_rank_t *rank, size_t r)
 {
     dp_trace_overlap_t overlap = {.struct_size = sizeof(overlap)};
 
     ck_assert_int_eq(dp_trace_overlap(trace, (int32_t)r, &overlap), DP_OK);
     ck_assert_str_eq(overlap.name, rank->rank->label);
-    ck_assert_int_eq(overlap.span, rank->end - rank->start);
-    ck_assert_int_eq(overlap.computation, rank->compute);
-    ck_assert_int_eq(overlap.communication, rank->comm);
-    ck_assert_int_eq(overlap.hidden, rank->hidden);
-    ck_assert_int_eq(overlap.idle, rank->idle);
-    ck_assert_int_eq(overlap.gaps, (int64_t)rank->exposed_gaps);
-    ck_assert(overlap.computation_sms == rank->sm_share[DP__TRACE_COMPUTE]);
-    ck_assert(overlap.communication_sms == rank->sm_share[DP__TRACE_COMM]);
+    ck_assert_int_eq(overlap.span, rank->figures.end - rank->figures.start);
+    ck_assert_int_eq(overlap.computation, rank->figures.compute);
+    ck_assert_int_eq(overlap.communication, rank->figures.comm);
+    ck_assert_int_eq(overlap.hidden, rank->figures.hidden);
+    ck_assert_int_eq(overlap.idle, rank->figures.idle);
+    ck_assert_int_eq(overlap.gaps, (int64_t)rank->figures.nexposed);
+    ck_assert(overlap.computation_sms == rank->figures.sm_share[DP__TRACE_COMPUTE]);
+    ck_assert(overlap.communication_sms == rank->figures.sm_share[DP__TRACE_COMM]);
 }
 
-static void compare(const dp__trace_overlap_t *overlap, const counted_t *counted, size_t r)
+static void compare(const trace_detail_t *overlap, const counted_t *counted, size_t r)
 {
-    const dp__trace_overlap_rank_t *rank = &overlap->ranks[r];
+    const trace_detail_rank_t *rank = &overlap->ranks[r];
     int64_t compute = 0, comm = 0, hidden = 0, idle = 0, longest = 0, run = 0;
 
     for (int t = 0; t < TICKS; t++) {
@@ -176,11 +177,11 @@ static void compare(const dp__trace_overlap_t *overlap, const counted_t *counted
         run = exposed ? run + 1 : 0;
         longest = run > longest ? run : longest;
     }
-    ck_assert_int_eq(rank->end - rank->start, (counted->last - counted->first) * 1000);
-    ck_assert_int_eq(rank->compute, compute * 1000);
-    ck_assert_int_eq(rank->comm, comm * 1000);
-    ck_assert_int_eq(rank->hidden, hidden * 1000);
-    ck_assert_int_eq(rank->idle, idle * 1000);
+    ck_assert_int_eq(rank->figures.end - rank->figures.start, (counted->last - counted->first) * 1000);
+    ck_assert_int_eq(rank->figures.compute, compute * 1000);
+    ck_assert_int_eq(rank->figures.comm, comm * 1000);
+    ck_assert_int_eq(rank->figures.hidden, hidden * 1000);
+    ck_assert_int_eq(rank->figures.idle, idle * 1000);
     ck_assert_int_eq(rank->ngaps > 0 ? rank->gaps[0].end - rank->gaps[0].start : 0, longest * 1000);
     for (size_t s = 0; s < rank->nstreams; s++) {
         int number = overlap->trace->streams[rank->streams[s].stream].label[7] - '0';
@@ -202,7 +203,7 @@ START_TEST(random_traces_are_counted_instant_by_instant)
                          "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":7,\"args\":{\"name\":\"rank 1\"}},"
                          "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":9,\"args\":{\"name\":\"rank 0\"}}");
         dp_trace_t *trace;
-        dp__trace_overlap_t overlap;
+        trace_detail_t overlap;
 
         for (int r = 0; r < RANKS; r++)
             counted[r] = (counted_t){.first = TICKS, .last = 0};
@@ -221,11 +222,11 @@ START_TEST(random_traces_are_counted_instant_by_instant)
         }
         strcpy(text + n, "]");
         trace = load_text(text);
-        ck_assert_int_eq(dp__trace_overlap_measure(trace, 1, &overlap), DP_OK);
+        ck_assert_int_eq(trace_detail_measure(trace, 1, &overlap), DP_OK);
         ck_assert_uint_eq(overlap.nranks, RANKS);
         for (size_t r = 0; r < RANKS; r++)
             compare(&overlap, &counted[r], r), compare_public(trace, &overlap.ranks[r], r);
-        dp__trace_overlap_clear(&overlap);
+        trace_detail_clear(&overlap);
         dp_trace_free(trace);
     }
 }
@@ -304,10 +305,10 @@ START_TEST(gaps_know_their_neighbours)
                   ","
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"deep_ep::long\",\"pid\":0,\"tid\":8,\"ts\":13,\"dur\":"
                   "40}]");
-    dp__trace_overlap_t overlap;
-    const dp__trace_overlap_gap_t *gaps;
+    trace_detail_t overlap;
+    const trace_detail_gap_t *gaps;
 
-    ck_assert_int_eq(dp__trace_overlap_measure(trace, 10, &overlap), DP_OK);
+    ck_assert_int_eq(trace_detail_measure(trace, 10, &overlap), DP_OK);
     ck_assert_uint_eq(overlap.ranks[0].ngaps, 2);
     gaps = overlap.ranks[0].gaps;
     ck_assert_int_eq(gaps[0].start, 10000);
@@ -317,7 +318,7 @@ START_TEST(gaps_know_their_neighbours)
     ck_assert_str_eq(dp__trace_name(trace, trace->records[gaps[0].after].name), "late");
     ck_assert_int_eq(gaps[1].start, 40000);
     ck_assert_uint_eq(gaps[1].after, SIZE_MAX);
-    dp__trace_overlap_clear(&overlap);
+    trace_detail_clear(&overlap);
     dp_trace_free(trace);
 }
 END_TEST
@@ -364,7 +365,7 @@ START_TEST(names_are_shortened_to_what_tells_them_apart)
     char text[256];
 
     for (size_t k = 0; k < sizeof(pairs) / sizeof(pairs[0]); k++) {
-        dp__trace_short_name(pairs[k][0], text, sizeof(text));
+        trace_short_name(pairs[k][0], text, sizeof(text));
         ck_assert_str_eq(text, pairs[k][1]);
     }
 }
@@ -379,12 +380,12 @@ START_TEST(extreme_times_and_sizes_are_counted)
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"pid\":0,\"tid\":7,\"ts\":2305843009213693,"
                   "\"dur\":0,\"args\":{\"grid\":[],\"correlation\":99999999999,\"stream\":\"x\"}},"
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"nccl\",\"pid\":0,\"tid\":\"7\",\"ts\":0,\"dur\":1}]");
-    dp__trace_overlap_t overlap;
+    trace_detail_t overlap;
 
-    ck_assert_int_eq(dp__trace_overlap_measure(trace, 5, &overlap), DP_OK);
-    ck_assert_int_eq(overlap.ranks[0].end - overlap.ranks[0].start, 4611686018427386000);
-    ck_assert_int_eq(overlap.ranks[0].comm, 1000);
-    dp__trace_overlap_clear(&overlap);
+    ck_assert_int_eq(trace_detail_measure(trace, 5, &overlap), DP_OK);
+    ck_assert_int_eq(overlap.ranks[0].figures.end - overlap.ranks[0].figures.start, 4611686018427386000);
+    ck_assert_int_eq(overlap.ranks[0].figures.comm, 1000);
+    trace_detail_clear(&overlap);
     dp_trace_free(trace);
 }
 END_TEST
