@@ -338,15 +338,7 @@ static dp_status_t take_given(planning_t *x, double *starts)
 static bool plan_step(const planning_t *x, plan_t *plan)
 {
     plan->step = INFINITY;
-    plan->urgency = dp__calloc((size_t)x->graph.nodes, sizeof(*plan->urgency));
-    plan->starts = dp__calloc((size_t)x->graph.nodes, sizeof(*plan->starts));
-    return plan->urgency != NULL && plan->starts != NULL;
-}
-
-static void clear_plan(plan_t *plan)
-{
-    dp__free(plan->urgency);
-    dp__free(plan->starts);
+    return dp__arrays(DP__ARRAY(plan->urgency, x->graph.nodes), DP__ARRAY(plan->starts, x->graph.nodes));
 }
 
 static dp_status_t search_plan(planning_t *x)
@@ -357,12 +349,9 @@ static dp_status_t search_plan(planning_t *x)
         x->request.tries = (int32_t)fmax(FEWEST, fmin(TRIES, (double)NODES / x->graph.nodes));
     if (status >= 0)
         x->run = dp__overlap_run_open(&x->graph);
-    if (status >= 0) {
-        x->calls = dp__calloc((size_t)all_calls(&x->problem), sizeof(*x->calls));
-        x->counts = dp__calloc((size_t)x->problem.ranks, sizeof(*x->counts));
-        x->given = dp__calloc((size_t)x->graph.nodes, sizeof(*x->given));
-    }
-    if (status >= 0 && (x->run == NULL || x->calls == NULL || x->counts == NULL || x->given == NULL ||
+    if (status >= 0 && (x->run == NULL ||
+                        !dp__arrays(DP__ARRAY(x->calls, all_calls(&x->problem)), DP__ARRAY(x->counts, x->problem.ranks),
+                                    DP__ARRAY(x->given, x->graph.nodes)) ||
                         !plan_step(x, &x->best) || !plan_step(x, &x->now) || !plan_step(x, &x->trial)))
         status = dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
     if (status >= 0)
@@ -430,11 +419,9 @@ static void close_planning(planning_t *x)
 {
     dp__overlap_run_close(x->run);
     dp__free(x->calls);
-    dp__free(x->counts);
-    dp__free(x->given);
-    clear_plan(&x->best);
-    clear_plan(&x->now);
-    clear_plan(&x->trial);
+    dp__free(x->best.urgency);
+    dp__free(x->now.urgency);
+    dp__free(x->trial.urgency);
     dp__overlap_graph_clear(&x->graph);
     dp__overlap_problem_clear(&x->problem);
 }

@@ -24,7 +24,7 @@ static void emit_dualpipe(dp__emit_t *e, int32_t rank)
 dp_status_t dp__dualpipe(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t status = dp__request_check("dualpipe", request, &q);
+    dp_status_t status = dp__request_check_fixed("dualpipe", request, 2, &q);
 
     if (status < 0)
         return status;
@@ -37,7 +37,5 @@ dp_status_t dp__dualpipe(const dp_schedule_request_t *request, dp_schedule_t **s
     if (q.microbatches < 2 * q.ranks)
         return dp_fail(DP_ERR_INVALID, "dualpipe: %d micro-batches on %d ranks; at least 2 per rank are needed: %d",
                        q.microbatches, q.ranks, 2 * q.ranks);
-    if (q.chunks != 0 && q.chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "dualpipe: a rank holds exactly 2 chunks, not %d", q.chunks);
     return dp__emit_schedule("dualpipe", DP_PLACE_BIDIRECTIONAL, 2, &q, emit_dualpipe, schedule_out);
 }

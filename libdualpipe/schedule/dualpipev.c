@@ -20,14 +20,12 @@ static void emit_dualpipev(dp__emit_t *e, int32_t rank)
 dp_status_t dp__dualpipev(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t status = dp__request_check("dualpipev", request, &q);
+    dp_status_t status = dp__request_check_fixed("dualpipev", request, 2, &q);
 
     if (status < 0)
         return status;
     if (q.microbatches < 2 * q.ranks)
         return dp_fail(DP_ERR_INVALID, "dualpipev: %d micro-batches on %d ranks; at least 2 per rank are needed: %d",
                        q.microbatches, q.ranks, 2 * q.ranks);
-    if (q.chunks != 0 && q.chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "dualpipev: a rank holds exactly 2 chunks, not %d", q.chunks);
     return dp__emit_schedule("dualpipev", DP_PLACE_V, 2, &q, emit_dualpipev, schedule_out);
 }

@@ -96,6 +96,16 @@ dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *r
     return DP_OK;
 }
 
+dp_status_t dp__request_check_fixed(const char *method, const dp_schedule_request_t *request, int32_t chunks,
+                                    dp_schedule_request_t *request_out)
+{
+    DO(dp__request_check(method, request, request_out));
+    if (request_out->chunks == 0 || request_out->chunks == chunks)
+        return DP_OK;
+    return dp_fail(DP_ERR_INVALID, "%s: a rank holds exactly %d chunk%s, not %d", method, chunks, chunks > 1 ? "s" : "",
+                   request_out->chunks);
+}
+
 dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int32_t chunks,
                               const dp_schedule_request_t *request, dp__emit_rank_fn emit_rank,
                               dp_schedule_t **schedule_out)

@@ -39,6 +39,10 @@ typedef void (*dp__emit_rank_fn)(dp__emit_t *e, int32_t rank);
 dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *request,
                               dp_schedule_request_t *request_out);
 
+/* The same for a method that has that many chunks on each rank. */
+dp_status_t dp__request_check_fixed(const char *method, const dp_schedule_request_t *request, int32_t chunks,
+                                    dp_schedule_request_t *request_out);
+
 /* The whole generator of a method whose request was checked: chunks is what the placement needs. */
 dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int32_t chunks,
                               const dp_schedule_request_t *request, dp__emit_rank_fn emit_rank,

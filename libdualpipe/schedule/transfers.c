@@ -401,12 +401,9 @@ static dp_status_t allocate_facts(dp__transfers_t *t)
     const dp_schedule_t *s = t->schedule;
     size_t ranks = (size_t)s->ranks;
 
-    t->steps = dp__calloc((size_t)t->first[ranks], sizeof(*t->steps));
-    t->fact = dp__calloc(ranks * (size_t)s->chunks * (size_t)s->microbatches, sizeof(*t->fact));
-    t->length = dp__calloc(2 * ranks, sizeof(*t->length));
-    t->pair_first = dp__calloc(ranks, sizeof(*t->pair_first));
-    t->pair_steps = dp__calloc((size_t)t->first[ranks], sizeof(*t->pair_steps));
-    if (t->steps == NULL || t->fact == NULL || t->length == NULL || t->pair_first == NULL || t->pair_steps == NULL)
+    if (!dp__arrays(DP__ARRAY(t->steps, t->first[ranks]), DP__ARRAY(t->pair_steps, t->first[ranks]),
+                    DP__ARRAY(t->fact, ranks * (size_t)s->chunks * (size_t)s->microbatches),
+                    DP__ARRAY(t->length, 2 * ranks), DP__ARRAY(t->pair_first, ranks)))
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %lld cells", t->name, (long long)t->first[ranks]);
     return DP_OK;
 }
@@ -441,9 +438,5 @@ dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const
         *count_out = t.transfers;
     dp__free(t.first);
     dp__free(t.steps);
-    dp__free(t.fact);
-    dp__free(t.length);
-    dp__free(t.pair_first);
-    dp__free(t.pair_steps);
     return status;
 }

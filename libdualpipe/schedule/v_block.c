@@ -143,11 +143,8 @@ static dp_status_t allocate_squeeze(dp__squeeze_t *q, int32_t (**before)[DP__V_P
 {
     size_t ranks = (size_t)q->ranks;
 
-    q->rank = dp__calloc(ranks, sizeof(*q->rank));
-    q->chunk_due = dp__calloc(ranks, 2 * (size_t)q->microbatches);
-    q->due_tail = dp__calloc(ranks, sizeof(*q->due_tail));
-    *before = dp__calloc(ranks, sizeof(**before));
-    if (q->rank == NULL || q->chunk_due == NULL || q->due_tail == NULL || *before == NULL)
+    if (!dp__arrays(DP__ARRAY(q->rank, ranks), DP__ARRAY(q->chunk_due, ranks * 2 * (size_t)q->microbatches),
+                    DP__ARRAY(q->due_tail, ranks), DP__ARRAY(*before, ranks)))
         return dp_fail(DP_ERR_NOMEM, "schedule: no memory to squeeze %d ranks", q->ranks);
     return DP_OK;
 }
@@ -174,12 +171,10 @@ dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t
     dp__squeeze_t q = {0};
     int32_t(*before)[DP__V_PARTS] = NULL;
     dp_schedule_request_t r;
-    dp_status_t status = dp__request_check(method, request, &r);
+    dp_status_t status = dp__request_check_fixed(method, request, 2, &r);
 
     if (status < 0)
         return status;
-    if (r.chunks != 0 && r.chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "%s: a rank holds exactly 2 chunks, not %d", method, r.chunks);
     q.ranks = r.ranks;
     q.microbatches = r.microbatches;
     q.parts = r.forward_only ? DP__V_F1 + 1 : DP__V_PARTS;
@@ -200,8 +195,5 @@ dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t
         dp_schedule_free(q.schedule);
     }
     dp__free(q.rank);
-    dp__free(q.chunk_due);
-    dp__free(q.due_tail);
-    dp__free(before);
     return status;
 }

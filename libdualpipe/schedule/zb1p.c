@@ -36,11 +36,7 @@ static void emit_zb1p(dp__emit_t *e, int32_t rank)
 dp_status_t dp__zb1p(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t status = dp__request_check("zb1p", request, &q);
+    dp_status_t status = dp__request_check_fixed("zb1p", request, 1, &q);
 
-    if (status < 0)
-        return status;
-    if (q.chunks != 0 && q.chunks != 1)
-        return dp_fail(DP_ERR_INVALID, "zb1p: a rank holds exactly 1 chunk, not %d", q.chunks);
-    return dp__emit_schedule("zb1p", DP_PLACE_LINE, 1, &q, emit_zb1p, schedule_out);
+    return status < 0 ? status : dp__emit_schedule("zb1p", DP_PLACE_LINE, 1, &q, emit_zb1p, schedule_out);
 }

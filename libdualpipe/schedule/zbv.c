@@ -62,11 +62,7 @@ static void emit_zbv(dp__emit_t *e, int32_t rank)
 dp_status_t dp__zbv(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t status = dp__request_check("zbv", request, &q);
+    dp_status_t status = dp__request_check_fixed("zbv", request, 2, &q);
 
-    if (status < 0)
-        return status;
-    if (q.chunks != 0 && q.chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "zbv: a rank holds exactly 2 chunks, not %d", q.chunks);
-    return dp__emit_schedule("zbv", DP_PLACE_V, 2, &q, emit_zbv, schedule_out);
+    return status < 0 ? status : dp__emit_schedule("zbv", DP_PLACE_V, 2, &q, emit_zbv, schedule_out);
 }

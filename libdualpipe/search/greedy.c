@@ -51,11 +51,6 @@ static progress_t *progress_of(const greedy_t *g, int32_t rank, int32_t chunk)
     return &g->progress[(int64_t)rank * g->shape->chunks + chunk];
 }
 
-static double after_hop(const greedy_t *g, int32_t from, int32_t rank, double end)
-{
-    return end < 0.0 || from == rank ? end : end + dp__shape_hop(g->shape, from, rank);
-}
-
 /* When the next forward of a chunk may start; infinite: not yet known, or not allowed. */
 static double forward_start(const greedy_t *g, int32_t rank, int32_t chunk)
 {
@@ -64,30 +59,24 @@ static double forward_start(const greedy_t *g, int32_t rank, int32_t chunk)
     const progress_t *p = progress_of(g, rank, chunk);
     int32_t stages = shape->placement == DP_PLACE_LOOP || shape->placement == DP_PLACE_V ? shape->ranks * shape->chunks
                                                                                          : shape->ranks;
-    double limit = fmax(1.0, g->rules->reach * (stages - place->stage) + g->rules->more), ready = 0.0;
+    double limit = fmax(1.0, g->rules->reach * (stages - place->stage) + g->rules->more), ready;
 
     if (p->forwards == shape->path_microbatches || p->forwards - p->backwards >= limit ||
         (g->cap >= 0.0 && g->timer->held[rank] + shape->share > g->cap + 1e-9))
         return INFINITY;
-    if (place->prev_rank >= 0)
-        ready = after_hop(g, place->prev_rank, rank,
-                          g->timer->forward[cell_of(g, place->prev_rank, place->prev_chunk, p->forwards)]);
+    ready = dp__timer_ready(g->timer, shape, rank, DP_OP_F, chunk, p->forwards);
     return ready < 0.0 ? INFINITY : fmax(ready, g->timer->free[rank]);
 }
 
 static double backward_start(const greedy_t *g, int32_t rank, int32_t chunk)
 {
-    const dp_place_t *place = &g->shape->places[(int64_t)rank * g->shape->chunks + chunk];
     const progress_t *p = progress_of(g, rank, chunk);
-    double own, ready = 0.0;
+    double ready;
 
     if (p->backwards == g->shape->path_microbatches)
         return INFINITY;
-    own = g->timer->forward[cell_of(g, rank, chunk, p->backwards)];
-    if (place->next_rank >= 0)
-        ready = after_hop(g, place->next_rank, rank,
-                          g->timer->backward[cell_of(g, place->next_rank, place->next_chunk, p->backwards)]);
-    return own < 0.0 || ready < 0.0 ? INFINITY : fmax(fmax(own, ready), g->timer->free[rank]);
+    ready = dp__timer_ready(g->timer, g->shape, rank, DP_OP_B, chunk, p->backwards);
+    return ready < 0.0 ? INFINITY : fmax(ready, g->timer->free[rank]);
 }
 
 static void prefer_choice(choice_t *best, dp_op_t op, double start, double bias)

@@ -70,18 +70,15 @@ void dp__shape_clear(dp__shape_t *shape)
 dp_status_t dp__lists_make(const dp__shape_t *shape, dp__lists_t *lists)
 {
     lists->room = 3 * shape->path_microbatches * shape->chunks; /* F, I and W each */
-    lists->count = dp__calloc((size_t)shape->ranks, sizeof(*lists->count));
-    lists->ops = dp__calloc((size_t)shape->ranks * (size_t)lists->room, sizeof(*lists->ops));
-    if (lists->count != NULL && lists->ops != NULL)
+    if (dp__arrays(DP__ARRAY(lists->count, shape->ranks),
+                   DP__ARRAY(lists->ops, (size_t)shape->ranks * (size_t)lists->room)))
         return DP_OK;
-    dp__lists_clear(lists);
     return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks of %d operations", shape->ranks, lists->room);
 }
 
 void dp__lists_clear(dp__lists_t *lists)
 {
     dp__free(lists->count);
-    dp__free(lists->ops);
     *lists = (dp__lists_t){0, NULL, NULL};
 }
 
@@ -163,12 +160,10 @@ static void wake_rank(pass_t *pass, int32_t rank)
     pass->timer->queue[(pass->head + pass->waiting++) % pass->shape->ranks] = rank;
 }
 
-/* When the data for one side are there; negative: not yet. */
-static double ready_at(const pass_t *pass, int32_t rank, int kind, int32_t chunk, int32_t microbatch)
+double dp__timer_ready(const dp__list_timer_t *timer, const dp__shape_t *shape, int32_t rank, int kind, int32_t chunk,
+                       int32_t microbatch)
 {
-    const dp__shape_t *shape = pass->shape;
     const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
-    const dp__list_timer_t *timer = pass->timer;
     double own = 0.0, other = 0.0;
     int32_t from = kind == DP_OP_F ? place->prev_rank : place->next_rank;
 
@@ -184,32 +179,21 @@ static double ready_at(const pass_t *pass, int32_t rank, int kind, int32_t chunk
     return fmax(own, from >= 0 && from != rank ? other + dp__shape_hop(shape, from, rank) : other);
 }
 
-static void finish_forward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)
+static void finish_pass(pass_t *pass, bool forward, int32_t rank, int32_t chunk, int32_t microbatch, double end)
 {
     const dp__shape_t *shape = pass->shape;
     const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
-    int32_t nth = pass->timer->forwards[rank_chunk(shape, rank, chunk)]++;
+    dp__list_timer_t *timer = pass->timer;
+    int32_t nth = (forward ? timer->forwards : timer->backwards)[rank_chunk(shape, rank, chunk)]++;
+    int32_t from = forward ? place->prev_rank : place->next_rank;
+    int32_t from_chunk = forward ? place->prev_chunk : place->next_chunk;
+    int32_t *nths = forward ? timer->forward_place : timer->backward_place;
 
-    if (place->prev_rank >= 0 && place->prev_rank != rank &&
-        pass->timer->forward_place[cell_at(shape, place->prev_rank, place->prev_chunk, microbatch)] != nth)
+    if (from >= 0 && from != rank && nths[cell_at(shape, from, from_chunk, microbatch)] != nth)
         pass->disordered = true;
-    pass->timer->forward[cell_at(shape, rank, chunk, microbatch)] = end;
-    pass->timer->forward_place[cell_at(shape, rank, chunk, microbatch)] = nth;
-    wake_rank(pass, place->next_rank);
-}
-
-static void finish_backward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)
-{
-    const dp__shape_t *shape = pass->shape;
-    const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
-    int32_t nth = pass->timer->backwards[rank_chunk(shape, rank, chunk)]++;
-
-    if (place->next_rank >= 0 && place->next_rank != rank &&
-        pass->timer->backward_place[cell_at(shape, place->next_rank, place->next_chunk, microbatch)] != nth)
-        pass->disordered = true;
-    pass->timer->backward[cell_at(shape, rank, chunk, microbatch)] = end;
-    pass->timer->backward_place[cell_at(shape, rank, chunk, microbatch)] = nth;
-    wake_rank(pass, place->prev_rank);
+    (forward ? timer->forward : timer->backward)[cell_at(shape, rank, chunk, microbatch)] = end;
+    nths[cell_at(shape, rank, chunk, microbatch)] = nth;
+    wake_rank(pass, forward ? place->next_rank : place->prev_rank);
 }
 
 /* Runs an operation if its data are there. */
@@ -217,8 +201,8 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
 {
     dp__list_timer_t *timer = pass->timer;
     bool pair = op->kind == DP_OP_FB;
-    double when = ready_at(pass, rank, pair ? DP_OP_F : op->kind, op->chunk, op->microbatch), end;
-    double when2 = pair ? ready_at(pass, rank, DP_OP_B, op->chunk2, op->microbatch2) : 0.0;
+    double when = dp__timer_ready(timer, pass->shape, rank, pair ? DP_OP_F : op->kind, op->chunk, op->microbatch), end;
+    double when2 = pair ? dp__timer_ready(timer, pass->shape, rank, DP_OP_B, op->chunk2, op->microbatch2) : 0.0;
 
     if (when < 0.0 || when2 < 0.0)
         return false;
@@ -230,12 +214,12 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
     if (op->kind == DP_OP_F || pair) {
         timer->held[rank] += pass->shape->share;
         *peak = fmax(*peak, timer->held[rank]);
-        finish_forward(pass, rank, op->chunk, op->microbatch, end);
+        finish_pass(pass, true, rank, op->chunk, op->microbatch, end);
     }
     if (op->kind == DP_OP_B || op->kind == DP_OP_I)
-        finish_backward(pass, rank, op->chunk, op->microbatch, end);
+        finish_pass(pass, false, rank, op->chunk, op->microbatch, end);
     if (pair)
-        finish_backward(pass, rank, op->chunk2, op->microbatch2, end);
+        finish_pass(pass, false, rank, op->chunk2, op->microbatch2, end);
     if (op->kind == DP_OP_B || op->kind == DP_OP_W || pair)
         timer->held[rank] -= pass->shape->share;
     return true;

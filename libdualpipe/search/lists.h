@@ -62,6 +62,9 @@ dp_status_t dp__lists_give(const dp__shape_t *shape, const dp__lists_t *lists, d
 
 dp_status_t dp__timer_make(const dp__shape_t *shape, dp__list_timer_t *timer);
 void dp__timer_clear(dp__list_timer_t *timer);
+/* When the data of a pass are there; negative: not yet. */
+double dp__timer_ready(const dp__list_timer_t *timer, const dp__shape_t *shape, int32_t rank, int kind, int32_t chunk,
+                       int32_t microbatch);
 /* Every operation as early as its data allow, transfers without limit but in order: what a rank
  * makes first its neighbour has to use first. cap: activations of a rank, negative: none. */
 dp__timing_t dp__timer_run(dp__list_timer_t *timer, const dp__shape_t *shape, const dp__lists_t *lists, double cap);

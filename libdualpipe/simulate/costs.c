@@ -10,11 +10,6 @@
 
 const char *const dp__segment_names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
 
-static bool in_bounds(double cost)
-{
-    return isfinite(cost) && cost >= 0.0 && cost <= DP__COST_MAX;
-}
-
 static dp_status_t check_topology(const dp_topology_t *given, double bytes)
 {
     dp_topology_t own;
@@ -24,7 +19,7 @@ static dp_status_t check_topology(const dp_topology_t *given, double bytes)
     static const char *const names[] = {"NEAR.HOP", "NEAR.BANDWIDTH", "FAR.HOP", "FAR.BANDWIDTH"};
 
     for (int k = 0; k < 4; k++)
-        if (!in_bounds(all[k]) || (k % 2 != 0 && all[k] > 0.0 && !in_bounds(bytes / all[k])))
+        if (!dp__cost_in_bounds(all[k]) || (k % 2 != 0 && all[k] > 0.0 && !dp__cost_in_bounds(bytes / all[k])))
             return dp_fail(DP_ERR_INVALID,
                            "simulate: %s of the topology is %g; it has to be between 0 and %g, and so has what a "
                            "message takes",
@@ -34,35 +29,29 @@ static dp_status_t check_topology(const dp_topology_t *given, double bytes)
 
 dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out)
 {
-    struct {
-        const char *name;
-        double value;
-    } all[8];
-
     DO(dp__take("simulate: the costs", dp_costs_t, DP_COSTS_MIN, resolved_out, costs));
-    if (!in_bounds(resolved_out->r))
+    if (!dp__cost_in_bounds(resolved_out->r))
         return dp_fail(DP_ERR_INVALID, "simulate: cost R is %g; it has to be between 0 and %g", resolved_out->r,
                        DP__COST_MAX);
     resolved_out->b = dp_costs_backward(costs) + resolved_out->r;
     resolved_out->fb = dp_costs_pair(costs) + resolved_out->r;
     resolved_out->i += resolved_out->r;
-    all[0].name = "F", all[0].value = resolved_out->f;
-    all[1].name = "I", all[1].value = resolved_out->i;
-    all[2].name = "W", all[2].value = resolved_out->w;
-    all[3].name = "B", all[3].value = resolved_out->b;
-    all[4].name = "FB", all[4].value = resolved_out->fb;
-    all[5].name = "HOP", all[5].value = resolved_out->hop;
-    all[6].name = "BYTES", all[6].value = resolved_out->bytes;
-    all[7].name = "BANDWIDTH", all[7].value = resolved_out->bandwidth;
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"F", resolved_out->f},         {"I", resolved_out->i},
+               {"W", resolved_out->w},         {"B", resolved_out->b},
+               {"FB", resolved_out->fb},       {"HOP", resolved_out->hop},
+               {"BYTES", resolved_out->bytes}, {"BANDWIDTH", resolved_out->bandwidth}};
     for (int k = 0; k < 8; k++)
-        if (!in_bounds(all[k].value))
+        if (!dp__cost_in_bounds(all[k].value))
             return dp_fail(DP_ERR_INVALID, "simulate: cost %s is %g; it has to be between 0 and %g", all[k].name,
                            all[k].value, DP__COST_MAX);
-    if (resolved_out->bandwidth > 0.0 && !in_bounds(resolved_out->bytes / resolved_out->bandwidth))
+    if (resolved_out->bandwidth > 0.0 && !dp__cost_in_bounds(resolved_out->bytes / resolved_out->bandwidth))
         return dp_fail(DP_ERR_INVALID, "simulate: a message takes %g on its link; %g is the most",
                        resolved_out->bytes / resolved_out->bandwidth, DP__COST_MAX);
     for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
-        if (!in_bounds(costs->stage_scale[s]))
+        if (!dp__cost_in_bounds(costs->stage_scale[s]))
             return dp_fail(DP_ERR_INVALID, "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
                            costs->stage_scale[s], DP__COST_MAX);
     if (resolved_out->topology != NULL)

@@ -12,6 +12,10 @@ extern const char *const dp__segment_names[DP_SEGMENT_COSTS];
 
 /* Largest cost or scale: sums over the largest program stay far from the end of a double. */
 #define DP__COST_MAX 1e15
+static inline bool dp__cost_in_bounds(double cost)
+{
+    return cost >= 0.0 && cost <= DP__COST_MAX; /* which a NaN is not */
+}
 
 /* Copies costs with b and fb replaced by what they stand for. stages: length of stage_scale. */
 dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out);

@@ -357,9 +357,9 @@ dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t 
         return dp_fail(DP_ERR_INVALID, "measure: no timeline or no schedule");
     sums.stages = dp_schedule_stages(schedule);
     memory = dp__calloc(1, sizeof(*memory) + (size_t)sums.stages * sizeof(double));
-    sums.busy = dp__calloc((size_t)sums.stages, sizeof(*sums.busy));
-    sums.split = dp__calloc((size_t)schedule->chunks, (size_t)schedule->microbatches);
-    if (sums.busy == NULL || memory == NULL || sums.split == NULL) {
+    if (memory == NULL ||
+        !dp__arrays(DP__ARRAY(sums.busy, sums.stages),
+                    DP__ARRAY(sums.split, (size_t)schedule->chunks * (size_t)schedule->microbatches))) {
         status = dp_fail(DP_ERR_NOMEM, "measure: no memory for %d stages", sums.stages);
     } else {
         for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++)
@@ -376,7 +376,6 @@ dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t 
         dp__free(memory);
     }
     dp__free(sums.busy);
-    dp__free(sums.split);
     return status;
 }
 

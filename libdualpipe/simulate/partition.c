@@ -37,14 +37,12 @@ static double cost_of_layers(const search_t *s, int32_t from, int32_t to)
 static dp_status_t cut_evenly(search_t *s)
 {
     size_t row = (size_t)s->layers + 1;
-    double *best = dp__calloc((size_t)(s->stages + 1) * row, sizeof(*best));
-    int32_t *from = dp__calloc((size_t)(s->stages + 1) * row, sizeof(*from));
+    size_t places = (size_t)(s->stages + 1) * row;
+    double *best;
+    int32_t *from;
 
-    if (best == NULL || from == NULL) {
-        dp__free(best);
-        dp__free(from);
+    if (!dp__arrays(DP__ARRAY(best, places), DP__ARRAY(from, places)))
         return dp_fail(DP_ERR_NOMEM, "partition: no memory for %d layers on %d stages", s->layers, s->stages);
-    }
     for (int32_t n = 0; n <= s->layers; n++)
         best[n] = n == 0 ? 0 : INFINITY;
     for (int32_t k = 1; k <= s->stages; k++)
@@ -68,7 +66,6 @@ static dp_status_t cut_evenly(search_t *s)
     for (int32_t k = s->stages; k > 0; k--)
         s->first[k - 1] = from[(size_t)k * row + (size_t)s->first[k]];
     dp__free(best);
-    dp__free(from);
     return DP_OK;
 }
 
@@ -197,12 +194,10 @@ dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_o
                        "partition: %d layers on %d stages: every stage holds at least one, and %d are "
                        "the most",
                        s.layers, s.stages, LAYERS_MAX);
-    s.before = dp__calloc((size_t)s.layers + 1, sizeof(*s.before));
-    s.scale = dp__calloc((size_t)s.stages, sizeof(*s.scale));
-    s.first = dp__calloc(2 * ((size_t)s.stages + 1), sizeof(*s.first));
-    s.found = s.first + s.stages + 1;
-    s.costs.stage_scale = s.scale;
-    if (s.before == NULL || s.scale == NULL || s.first == NULL)
+    if (dp__arrays(DP__ARRAY(s.before, s.layers + 1), DP__ARRAY(s.scale, s.stages), DP__ARRAY(s.first, s.stages + 1),
+                   DP__ARRAY(s.found, s.stages + 1)))
+        s.costs.stage_scale = s.scale;
+    else
         status = dp_fail(DP_ERR_NOMEM, "partition: no memory for %d layers on %d stages", s.layers, s.stages);
     if (status == DP_OK)
         status = prepare_search(&s);
@@ -214,7 +209,5 @@ dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_o
             *step_out = step;
     }
     dp__free(s.before);
-    dp__free(s.scale);
-    dp__free(s.first);
     return status;
 }

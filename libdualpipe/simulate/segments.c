@@ -147,29 +147,17 @@ static dp_status_t take_segments(const dp_segment_costs_t *given, dp_segment_cos
 static dp_status_t allocate_braid(const dp_segment_costs_t *segments, braid_t *x)
 {
     size_t n = (size_t)segments->layers * LAYER;
-    double *times = dp__calloc(18 * n, sizeof(*times));
 
     *x = (braid_t){.costs = segments, .segments = (int32_t)n};
-    x->shape = dp__calloc(n, sizeof(*x->shape));
-    x->steps = dp__calloc(3 * n, sizeof(*x->steps));
-    x->end[0] = times;
-    if (times == NULL || x->shape == NULL || x->steps == NULL)
+    if (!dp__arrays(DP__ARRAY(x->shape, n), DP__ARRAY(x->steps, 3 * n), DP__ARRAY(x->end[0], n),
+                    DP__ARRAY(x->end[1], n), DP__ARRAY(x->from[0], 4 * n), DP__ARRAY(x->to[0], 4 * n),
+                    DP__ARRAY(x->from[1], 4 * n), DP__ARRAY(x->to[1], 4 * n)))
         return dp_fail(DP_ERR_NOMEM, "segment costs: no memory for %d layers", segments->layers);
-    x->end[1] = times + n;
-    x->from[0] = times + 2 * n, x->to[0] = times + 6 * n;
-    x->from[1] = times + 10 * n, x->to[1] = times + 14 * n;
     for (size_t s = 0; s < n; s++)
         x->shape[s] = (dp__segment_shape_t){.role = (uint8_t)(s % LAYER + DP_ROLE_ATTENTION),
                                             .lane = lane_of((int32_t)s) ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
                                             .has_weight = segments->w[s % LAYER] > 0.0};
     return DP_OK;
-}
-
-static void clear_braid(braid_t *x)
-{
-    dp__free(x->shape);
-    dp__free(x->steps);
-    dp__free(x->end[0]);
 }
 
 dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs, dp_pair_figures_t *pair_out)
@@ -198,6 +186,6 @@ dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_
         costs->i = run_pass(&x, DP_OP_I).time;
         costs->w = run_pass(&x, DP_OP_W).time;
     }
-    clear_braid(&x);
+    dp__free(x.shape);
     return status;
 }

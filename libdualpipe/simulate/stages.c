@@ -3,16 +3,9 @@
  * stages.c: costs per segment, of a layer or in full, laid out by stage. */
 #include "simulate/stages.h"
 
-#include <math.h>
-
 #include "base/memory.h"
 #include "base/sized.h"
 #include "simulate/costs.h"
-
-static bool in_bounds(double cost)
-{
-    return isfinite(cost) && cost >= 0.0 && cost <= DP__COST_MAX;
-}
 
 static dp_status_t check_segment(const dp_segment_cost_t *s, int32_t stage, int32_t segment)
 {
@@ -24,7 +17,7 @@ static dp_status_t check_segment(const dp_segment_cost_t *s, int32_t stage, int3
     if (s->role > DP_ROLE_COMBINE)
         return dp_fail(DP_ERR_INVALID, "simulate: segment %d of stage %d has the unknown role %d", segment, stage,
                        s->role);
-    if (!in_bounds(s->f) || !in_bounds(s->i) || !in_bounds(s->w))
+    if (!dp__cost_in_bounds(s->f) || !dp__cost_in_bounds(s->i) || !dp__cost_in_bounds(s->w))
         return dp_fail(DP_ERR_INVALID,
                        "simulate: segment %d of stage %d takes %g, %g and %g; a cost is 0 or more, and "
                        "finite",
@@ -34,7 +27,7 @@ static dp_status_t check_segment(const dp_segment_cost_t *s, int32_t stage, int3
 
 static dp_status_t check_recompute(double r, int lane, int32_t stage, int32_t segment)
 {
-    if (in_bounds(r) && (r == 0.0 || lane == DP_LANE_COMPUTE))
+    if (dp__cost_in_bounds(r) && (r == 0.0 || lane == DP_LANE_COMPUTE))
         return DP_OK;
     return dp_fail(DP_ERR_INVALID,
                    "simulate: segment %d of stage %d recomputes for %g on lane %d; 0 or more is possible, and on the "
@@ -76,9 +69,7 @@ static dp_status_t make_layers(const dp_segment_costs_t *c, int32_t split, dp__s
         return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible", c->layers,
                        DP_SEGMENT_LAYERS);
     *count_out = layers * DP_SEGMENT_COSTS;
-    out->layers = dp__calloc((size_t)*count_out, sizeof(*out->layers));
-    out->layers_r = dp__calloc((size_t)*count_out, sizeof(*out->layers_r));
-    if (out->layers == NULL || out->layers_r == NULL)
+    if (!dp__arrays(DP__ARRAY(out->layers, *count_out), DP__ARRAY(out->layers_r, *count_out)))
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d layers", layers);
     for (int32_t k = 0; k < *count_out; k++) {
         int32_t s = k % DP_SEGMENT_COSTS;
@@ -132,9 +123,7 @@ dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *cos
         return status;
     if (c.list != NULL)
         count = c.first[stages];
-    out->at = dp__calloc((size_t)stages, sizeof(*out->at));
-    out->shapes = dp__calloc((size_t)count, sizeof(*out->shapes));
-    if (out->at == NULL || out->shapes == NULL)
+    if (!dp__arrays(DP__ARRAY(out->at, stages), DP__ARRAY(out->shapes, count)))
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d segments", count);
     r = c.list != NULL ? c.list_r : out->layers_r;
     make_shapes(c.list != NULL ? c.list : out->layers, r, count, out->shapes);
@@ -159,7 +148,5 @@ void dp__stages_clear(dp__stages_t *stages)
 {
     dp__free(stages->at);
     dp__free(stages->layers);
-    dp__free(stages->layers_r);
-    dp__free(stages->shapes);
     *stages = (dp__stages_t){.at = NULL};
 }

@@ -295,10 +295,8 @@ static dp_status_t put_costs(const sums_t *sums, const request_t *request, dp__o
 static dp_status_t open_sums(const dp_trace_t *trace, sums_t *sums)
 {
     *sums = (sums_t){.trace = trace};
-    sums->keys = dp__allocate(dp__trace_names(trace) + 1, 16);
-    sums->used = dp__calloc(trace->nranges + 1, 1);
-    sums->windows = dp__calloc(trace->nranges + 1, sizeof(*sums->windows));
-    if (sums->keys == NULL || sums->used == NULL || sums->windows == NULL)
+    if (!dp__arrays(DP__ARRAY(sums->windows, trace->nranges + 1), DP__ARRAY(sums->used, trace->nranges + 1),
+                    DP__ARRAY(sums->keys, dp__trace_names(trace) + 1)))
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu annotations", trace->nranges);
     memset(sums->keys, -2, dp__trace_names(trace) + 1);
     return DP_OK;
@@ -320,8 +318,6 @@ static dp_status_t put_annotated(const dp_trace_t *trace, const request_t *reque
                          request->title);
     if (status == DP_OK)
         status = put_costs(&sums, request, to);
-    dp__free(sums.keys);
-    dp__free(sums.used);
     dp__free(sums.windows);
     return status;
 }
