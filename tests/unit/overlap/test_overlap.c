@@ -10,6 +10,8 @@
 
 #include "overlap/bound.h"
 #include "overlap/braids.h"
+#include "overlap/rules.h"
+#include "simulate/costs.h"
 #include "tests/support/suite.h"
 
 /* All-to-all as long as computation; layers that divide into all numbers of chunks here. */
@@ -213,6 +215,69 @@ START_TEST(more_passes_than_a_braid_takes_are_no_plan)
 }
 END_TEST
 
+/* The planner's run of a random order beside the machine's of the same order as a schedule. It
+ * leaves out what a lane's list makes its messages wait for. compared[1]: equal. */
+static void compare_runs(const dp_schedule_t *like, const dp__overlap_graph_t *graph, dp__overlap_random_t *random,
+                         int compared[2])
+{
+    const dp__overlap_problem_t *p = graph->problem;
+    dp__overlap_run_t *run = dp__overlap_run_open(graph);
+    double *urgency = calloc((size_t)graph->nodes, sizeof(*urgency)), step, peak;
+    dp__overlap_call_t *calls = calloc((size_t)graph->nodes, sizeof(*calls));
+    int64_t counts[8];
+    dp__overlap_rules_t rules;
+    dp_simulation_t got = {.struct_size = sizeof(got)};
+    dp_schedule_t *schedule = NULL;
+
+    dp__overlap_urgency_random(graph, random, urgency);
+    dp__overlap_rules_random(p->period, random, &rules);
+    (void)dp__overlap_run(run, &rules, urgency, false, INFINITY, NULL, NULL);
+    step = dp__overlap_run(run, &rules, urgency, false, INFINITY, calls, counts);
+    peak = dp__overlap_run_peak(run);
+    if (step < INFINITY && dp__overlap_braids(p, like, calls, counts, &schedule) == DP_OK &&
+        dp_evaluate(schedule, NULL, &costs, 0, &got) == DP_OK) {
+        double most = 0.0;
+
+        for (int32_t r = 0; r < got.ranks; r++)
+            most = fmax(most, got.peak_activations[r]);
+        ck_assert_double_eq_tol(most, peak, 1e-9);
+        ck_assert_msg(fabs(got.step_time - step) < 0.02 * step, "%s: %.9g, the machine says %.9g", like->method, step,
+                      got.step_time);
+        compared[fabs(got.step_time - step) < 1e-9 * step]++;
+    }
+    dp_simulation_clear(&got);
+    dp_schedule_free(schedule);
+    dp__overlap_run_close(run);
+    free(urgency);
+    free(calls);
+}
+
+START_TEST(the_planner_times_as_the_machine_does)
+{
+    dp__overlap_random_t random = {7};
+    int compared[2] = {0, 0};
+
+    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); k++) {
+        dp_schedule_t *like = generate(k);
+        dp__overlap_problem_t problem;
+        dp__overlap_graph_t graph;
+        dp_costs_t resolved;
+
+        ck_assert_int_eq(dp__costs_resolve(&costs, dp_schedule_stages(like), &resolved), DP_OK);
+        ck_assert_int_eq(dp__overlap_problem_make(like, &resolved, 2, &problem), DP_OK);
+        problem.cap = INFINITY;
+        ck_assert_int_eq(dp__overlap_graph_make(&problem, &graph), DP_OK);
+        for (int round = 0; round < 40; round++)
+            compare_runs(like, &graph, &random, compared);
+        dp__overlap_graph_clear(&graph);
+        dp__overlap_problem_clear(&problem);
+        dp_schedule_free(like);
+    }
+    ck_assert_int_gt(compared[1], 200);
+    ck_assert_int_gt(compared[1], 2 * compared[0]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("overlap");
@@ -222,5 +287,6 @@ int main(void)
     SUITE_ADD(suite, the_bound_knows_memory_and_chains);
     SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
     SUITE_ADD(suite, more_passes_than_a_braid_takes_are_no_plan);
+    SUITE_ADD(suite, the_planner_times_as_the_machine_does);
     return suite_run(suite);
 }
