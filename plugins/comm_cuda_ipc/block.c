@@ -5,7 +5,6 @@
  * Between processes by virtual-memory handles, whose memory lives until the last process lets go,
  * or, where the device has none, by handles of the older interface. Ranks of one process use the
  * same mapping, and count themselves. */
-#include "comm_cuda_ipc.h"
 #include "queue.h"
 
 #include <stdlib.h>

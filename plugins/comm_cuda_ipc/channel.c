@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back
  * as a credit. */
-#include "comm_cuda_ipc.h"
 #include "queue.h"
 
 #include <string.h>

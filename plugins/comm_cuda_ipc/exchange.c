@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * exchange.c: all-to-all-v: every rank's kernel puts its rows straight into the others' slots, then
  * says how many. */
-#include "comm_cuda_ipc.h"
 #include "queue.h"
 
 #define PUT_THREADS 512

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * join.c: ranks find each other's blocks: announced through the boot service, mapped, looked up by
  * area, connected. */
-#include "comm_cuda_ipc.h"
 #include "queue.h"
 
 #include <stdio.h>

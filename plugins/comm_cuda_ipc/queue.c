@@ -3,7 +3,6 @@
  * queue.c: puts steps on a stream: as memory operations of the stream, which need no SM, or as a
  * kernel where a graph replays them, because a graph would repeat the numbers of its capture. */
 #include "queue.h"
-#include "comm_cuda_ipc.h"
 
 #include <string.h>
 

@@ -13,7 +13,6 @@
  * has summed i. out[i % 2] is free for i + 2 because whoever sums i + 2 has seen that all staged
  * it, which each does after its gather i. The next all_reduce begins again with buffer 0, after the
  * last gather of this one, which is enough for the same reasons. */
-#include "comm_cuda_ipc.h"
 #include "queue.h"
 
 #define REDUCE_BYTES ((size_t)32 << 20)

@@ -6,7 +6,6 @@
  * whatever the tags say, and a wrong tag is found out instead of undefined. Shorter messages are
  * first copied into a slot of the sender's. */
 #include "channel.h"
-#include "comm_nccl.h"
 #include "communicator.h"
 #include "fault.h"
 

@@ -8,7 +8,6 @@
  * would wait for that rank. So a communicator is made to try it, all hear how each rank's call
  * began before anyone waits for its end, and where a rank was refused it is aborted. */
 #include "channel.h"
-#include "comm_nccl.h"
 #include "communicator.h"
 #include "exchange.h"
 #include "fault.h"

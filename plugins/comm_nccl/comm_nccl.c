@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * comm_nccl.c: transfers through NCCL: the table of dp.comm/1, opening and the end. */
-#include "comm_nccl.h"
 #include "channel.h"
 #include "communicator.h"
 #include "exchange.h"

@@ -7,7 +7,6 @@
  * filled, and the count beside it, all in one group. A kernel packs the rows into their stretches
  * first; it reads offsets and counts where they are. */
 #include "exchange.h"
-#include "comm_nccl.h"
 #include "communicator.h"
 
 #include "cuda/launch.h"

@@ -7,7 +7,6 @@
  * of a communicator, or one of our kernels has reported to the mailbox; then it aborts all
  * communicators, whose kernels return. */
 #include "fault.h"
-#include "comm_nccl.h"
 #include "exchange.h"
 
 #include "cuda/launch.h"

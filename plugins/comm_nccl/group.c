@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * group.c: calls of NCCL, one group at a time, and waiting until a non-blocking one has put its
  * work on the stream. */
-#include "comm_nccl.h"
 #include "communicator.h"
 #include "fault.h"
 

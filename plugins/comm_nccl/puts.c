@@ -13,7 +13,6 @@
  * that rank has died. NCCL also does the operations of a communicator one after the other, on
  * whatever streams they are; without waits among them that holds up nothing. */
 #include "channel.h"
-#include "comm_nccl.h"
 #include "communicator.h"
 #include "fault.h"
 

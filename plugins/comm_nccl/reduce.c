@@ -7,7 +7,6 @@
  * block from all others, adds it in rank order, and hands the sum to all: as many bytes as a ring
  * moves, and the same bits everywhere. A round of heads goes first, so that ranks that sum
  * different things find out before sizes differ. */
-#include "comm_nccl.h"
 #include "communicator.h"
 #include "fault.h"
 

@@ -9,7 +9,6 @@
  * lets the caller's stream go on. All calls of NCCL for rows come from this thread, in the order of
  * the exchanges, which all ranks have in common. */
 #include "channel.h"
-#include "comm_nccl.h"
 #include "communicator.h"
 #include "exchange.h"
 #include "fault.h"

@@ -6,7 +6,6 @@
  * which pairs of ranks have channels. Communicators of pairs are split off that of all ranks, as
  * many at once as have no rank in common. */
 #include "channel.h"
-#include "comm_nccl.h"
 #include "communicator.h"
 #include "exchange.h"
 

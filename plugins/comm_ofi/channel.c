@@ -3,7 +3,6 @@
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back
  * as a credit. */
 #include "channel.h"
-#include "comm_ofi.h"
 #include "join.h"
 
 #include <stdio.h>

@@ -2,9 +2,7 @@
  * SPDX-License-Identifier: MIT
  * comm_ofi.c: ranks on one or several hosts by one-sided writes of libfabric: the table of
  * dp.comm/1. */
-#include "comm_ofi.h"
 #include "channel.h"
-#include "fabric.h"
 #include "join.h"
 
 #include <stdio.h>

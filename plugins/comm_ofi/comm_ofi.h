@@ -19,10 +19,6 @@
 #include "gpu.h"
 #include "wire.h"
 
-#include "plugins/comm/areas.h"
-
-#include <dualpipe/comm.h>
-
 /* Memory of the caller's that is sent from. */
 typedef struct lent {
     uint64_t base, id;

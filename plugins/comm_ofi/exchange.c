@@ -3,7 +3,6 @@
  * exchange.c: all-to-all-v: every rank puts its counts and exactly those rows into the others'
  * slots. */
 #include "channel.h"
-#include "comm_ofi.h"
 #include "join.h"
 
 #include <stdio.h>

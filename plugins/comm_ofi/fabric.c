@@ -1,8 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * fabric.c: which provider and interface, and the objects of the provider. */
-#include "fabric.h"
-#include "comm_ofi.h"
 #include "join.h"
 
 #include "plugins/common/debug.h"

@@ -3,8 +3,6 @@
  * join.c: regions, what ranks tell each other about them, and what is made of it. */
 #include "join.h"
 #include "channel.h"
-#include "comm_ofi.h"
-#include "fabric.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * part.c: what a channel's end and an exchange have on a device whose memory is out of the host's
  * reach. */
-#include "comm_ofi.h"
 #include "fabric.h"
 
 #include <string.h>
