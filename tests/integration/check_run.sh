@@ -126,6 +126,14 @@ expect 0 -n 2 -- sh -c 'head -c 500000 /dev/zero | tr "\0" "$RANK"; echo'
 timeout 20 "$dualpipe" run --prefix -n 2 -- sh -c 'while :; do echo y; done' 2>"$work/err" | head -n 2 >"$work/out"
 lines out 2 '\] y$'
 
+# A full disk below the output costs lines, not the job, which says so once and ends with 1.
+status=0
+timeout 60 "$dualpipe" run --prefix -n 2 -- sh -c 'for i in 1 2 3; do echo $i; sleep 0.1; done; echo $RANK >>"$0"' "$work/lived" \
+    >/dev/full 2>"$work/err" || status=$?
+[ "$status" -eq 1 ] || complain "status $status with a full disk below standard output"
+[ "$(sort "$work/lived" | tr '\n' ' ')" = "0 1 " ] || complain "a full disk below standard output has ended ranks"
+lines err 1 'standard output: No space left on device: the ranks go on'
+
 # ---- status ----
 expect 0 -n 4 -- true
 expect 1 -n 4 -- false

@@ -264,6 +264,7 @@ rsh='case $1 in b) exit 255 ;; esac; exec '$work/here
 begin half --hosts a,b -n 2 -- sh -c 'echo started; sleep 1000'
 expect_end 1 5000
 require err 'host b: nothing was started: '
+lines err 0 'ended by signal'
 lines out 0 started
 # a shell's start-up file talks
 rsh="echo welcome; echo hint >&2; $work/here"
@@ -272,6 +273,20 @@ expect_end 0 5000
 lines out 2 '^\[[01]\] line$'
 lines out 0 welcome
 lines err 2 'says: hint'
+# what it says without an end of the line, and with an escape sequence for the terminal
+rsh="printf 'welcome\\033[2J to ' >&2; $work/here"
+begin banner --hosts a,b -n 2 -- sh -c 'echo line'
+expect_end 0 5000
+lines out 2 '^\[[01]\] line$'
+lines err 2 'says: welcome?\[2J to $'
+# a variable as long as the system takes one
+rsh=$work/here
+LONG=$(head -c 100000 /dev/zero | tr '\0' x)
+export LONG
+begin long --hosts a,b -n 2 -x LONG -- sh -c 'echo ${#LONG}'
+unset LONG
+expect_end 0 5000
+lines out 2 '^\[[01]\] 100000$'
 
 # ---- rank 0 is stopped and asked for a status: its host does not wait for an answer before it tells an end ----
 rsh=$work/here
@@ -287,6 +302,16 @@ answer=$(grep -n '^dualpipe run: a: rank 0 does not answer: it has not joined ye
 [ "${end:-99}" -lt "${answer:-0}" ] || complain "the end is told in line ${end:-none}, the lack of an answer in line ${answer:-none}"
 
 # ---- a connection that is cut without a word: both sides notice, and nothing is left on either ----
+# Beside it a job whose agents stop for good, and hold the launcher's pipes: it does not wait for those.
+mark=$$.frozen
+DP_TEST_CASE=$mark "$dualpipe" run --rsh "$work/here" -x DP_TEST_CASE --hosts a,b -n 2 --grace 1 -- "$rank" wait >"$work/frozen" 2>&1 </dev/null &
+frozen=$!
+tries=$((200 * scale))
+until [ "$(grep -c ready "$work/frozen")" -eq 2 ] || [ "$tries" -eq 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.05
+done
+kill -s STOP $(agents)
 rsh=$work/piped
 begin cut --hosts a,b -n 2 --grace 1 -- "$rank" wait
 await_lines 2 ready
@@ -304,6 +329,11 @@ done
 [ -z "$(agents)" ] || complain "the agent is left: $(agents)"
 kill -s KILL $(cat "$work"/pipes.*) 2>/dev/null
 expect_nothing_left 2000
+case=frozen
+mark=$$.frozen
+job=$frozen
+expect_end 1 10000
+grep -q 'host [ab] with ranks [01] to [01] is lost: it has been silent for 15 s' "$work/frozen" || complain "$(cat "$work/frozen")"
 
 # ---- ssh itself ----
 server=$(command -v sshd || ls /usr/sbin/sshd 2>/dev/null)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define MOMENT_NS 500000000ll
+#define START_NS  60000000000ll /* from reaching a host until it is ready */
 /* from the order to kill until an agent has done so and says it */
 #define LAST_WORDS_NS 5000000000ll
 
@@ -50,7 +51,7 @@ typedef struct work {
     sigset_t old_mask;
     bool started, failed; /* failed: nothing will be started */
     bool blind;           /* the system does not let us watch */
-    int64_t spoke_ns, killed_ns;
+    int64_t begun_ns, spoke_ns, killed_ns;
     int signal_fd, life_fd, done_fd;
 } work_t;
 
@@ -148,20 +149,32 @@ static bool is_exported(const char *variable)
     return strncmp(variable, "DUALPIPE_", 9) == 0 || strncmp(variable, "OMP_", 4) == 0;
 }
 
+static void tell_variable(host_t *host, const char *name, const char *value)
+{
+    const size_t bytes = strlen(name) + strlen(value) + 2;
+    char *text = malloc(bytes);
+
+    if (text == NULL) {
+        host->out.broken = true;
+        return;
+    }
+    snprintf(text, bytes, "%s=%s", name, value);
+    tell_host(host, "env", text);
+    free(text);
+}
+
 static void tell_environment(const work_t *w, host_t *host)
 {
-    char text[4096];
-
     for (char **v = environ; *v != NULL; v++)
         if (is_exported(*v))
             tell_host(host, "env", *v);
     for (int i = 0; i < w->options->export_count; i++) {
         const char *name = w->options->exported[i], *value = getenv(name);
 
-        if (strchr(name, '=') == NULL && value == NULL)
-            continue;
-        snprintf(text, sizeof(text), strchr(name, '=') != NULL ? "%s" : "%s=%s", name, value);
-        tell_host(host, "env", text);
+        if (strchr(name, '=') != NULL)
+            tell_host(host, "env", name);
+        else if (value != NULL)
+            tell_variable(host, name, value);
     }
 }
 
@@ -324,15 +337,15 @@ static void take_word(work_t *w, host_t *host, const char *word, const char *arg
 
 static void take_line(work_t *w, host_t *host, char *line)
 {
-    const size_t mark = strlen(TALK_MARK);
-    char *argument;
+    char *ours = strstr(line, TALK_MARK), *argument;
 
-    if (strncmp(line, TALK_MARK, mark) != 0) {
-        /* the command that reaches it, or a shell there */
-        run_say("%s says: %s", host->name, line);
-        return;
+    /* of the command that reaches it, or of a shell there, which may not have ended its line */
+    if (ours != line) {
+        run_say("%s says: %.*s", host->name, (int)(ours != NULL ? ours - line : (ptrdiff_t)strlen(line)), line);
+        if (ours == NULL)
+            return;
     }
-    line += mark;
+    line = ours + strlen(TALK_MARK);
     if (strncmp(line, "says ", 5) == 0) {
         run_say("%s: %s", host->name, line + 5);
         return;
@@ -358,6 +371,7 @@ static void lose(work_t *w, host_t *host, const char *how)
     host->gone = true;
     if (host->pid > 0)
         (void)kill(-host->pid, SIGKILL);
+    run_relay_lose(w->relay, (int)(host - w->hosts)); /* whatever else of it holds its pipe */
     close_input(host);
     close(host->news);
     host->news = -1;
@@ -473,6 +487,8 @@ static void heed_time(work_t *w)
             lose(w, host, host->how);
         else if (now - host->heard_ns >= TALK_SILENCE_NS)
             lose(w, host, "it has been silent for 15 s");
+        else if (!host->ready && now - w->begun_ns >= START_NS)
+            lose(w, host, "it is not ready after 60 s");
         else if (w->killed_ns != 0 && now - w->killed_ns >= LAST_WORDS_NS)
             lose(w, host, "it does not say that its ranks are gone");
     }
@@ -582,7 +598,7 @@ static bool open_work(work_t *w)
 
 int run_hosts(const run_options_t *options, int life_fd)
 {
-    work_t w = {.options = options, .signal_fd = -1, .done_fd = -1, .life_fd = life_fd};
+    work_t w = {.options = options, .signal_fd = -1, .done_fd = -1, .life_fd = life_fd, .begun_ns = run_now_ns()};
 
     sigprocmask(SIG_SETMASK, NULL, &w.old_mask);
     for (int i = 0; i < run_signal_count; i++)
@@ -606,5 +622,7 @@ int run_hosts(const run_options_t *options, int life_fd)
             (void)kill(-w.hosts[i].pid, SIGKILL);
     run_await_relay(w.done_fd, w.signal_fd, w.life_fd);
     run_kill_descendants();
+    if (w.relay != NULL && run_relay_lacks(w.relay) && w.verdict.code == 0)
+        w.verdict.code = 1;
     return w.verdict.code;
 }

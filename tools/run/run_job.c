@@ -196,5 +196,7 @@ int run_job(const run_options_t *options, int life_fd)
     run_kill_descendants();
     take_no_more(&job);
     run_await_relay(job.done_fd, job.signal_fd, job.life_fd);
+    if (job.site.relay != NULL && run_relay_lacks(job.site.relay) && job.verdict.code == 0)
+        job.verdict.code = 1;
     return job.verdict.code;
 }

@@ -84,6 +84,10 @@ void run_relay_prefix(run_relay_t *relay, bool prefix);
 void run_relay_expect(run_relay_t *relay, bool more);
 /* What comes from fd goes to the descriptor `to`. Takes fd over. */
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to);
+/* The streams of a rank end with what is there: who holds them may never close them. */
+void run_relay_lose(run_relay_t *relay, int rank);
+/* Output was dropped, for want of space say. */
+bool run_relay_lacks(run_relay_t *relay);
 /* Starts its thread; done_fd gets end-of-file when everything was copied. false: no thread. */
 bool run_relay_start(run_relay_t *relay, int *done_fd_out);
 

@@ -27,6 +27,7 @@ typedef struct stream {
     char *line; /* what came since the last newline */
     size_t used, room;
     bool after_return; /* the last character was one: a newline that follows belongs to it */
+    bool lost;         /* ends with what is there: who writes it may never close it */
 } stream_t;
 
 struct run_relay {
@@ -34,7 +35,8 @@ struct run_relay {
     bool prefix;
     pthread_mutex_t mutex; /* of these */
     int count, open;
-    bool more; /* streams may still come */
+    bool more;  /* streams may still come */
+    bool lacks; /* output was dropped */
     int room, wake_fd;
     int done_fd; /* closed at the end */
     stream_t *streams;
@@ -97,6 +99,25 @@ void run_relay_add(run_relay_t *relay, int rank, int fd, int to)
     wake_writer(relay);
 }
 
+void run_relay_lose(run_relay_t *relay, int rank)
+{
+    pthread_mutex_lock(&relay->mutex);
+    for (int i = 0; i < relay->count; i++)
+        relay->streams[i].lost |= relay->streams[i].rank == rank;
+    pthread_mutex_unlock(&relay->mutex);
+    wake_writer(relay);
+}
+
+bool run_relay_lacks(run_relay_t *relay)
+{
+    bool lacks;
+
+    pthread_mutex_lock(&relay->mutex);
+    lacks = relay->lacks;
+    pthread_mutex_unlock(&relay->mutex);
+    return lacks;
+}
+
 static void close_stream(run_relay_t *relay, stream_t *stream)
 {
     if (stream->fd < 0)
@@ -132,6 +153,17 @@ static void lose_output(run_relay_t *relay, int to)
             close_stream(relay, &relay->streams[i]);
 }
 
+/* A full disk, say: the ranks go on, and what they print meanwhile is missing. */
+static void drop_output(run_relay_t *relay, int fd, int error)
+{
+    if (!run_relay_lacks(relay))
+        run_say("%s: %s: the ranks go on, and lines of their output are missing",
+                fd == STDOUT_FILENO ? "standard output" : "standard error", strerror(error));
+    pthread_mutex_lock(&relay->mutex);
+    relay->lacks = true;
+    pthread_mutex_unlock(&relay->mutex);
+}
+
 static void flush_out(run_relay_t *relay, int to)
 {
     size_t done = 0;
@@ -143,7 +175,10 @@ static void flush_out(run_relay_t *relay, int to)
         if (n < 0 && errno == EAGAIN) /* somebody has made our output non-blocking */
             (void)poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 1000);
         else if (n < 0 && errno != EINTR) {
-            lose_output(relay, to);
+            if (errno == EPIPE)
+                lose_output(relay, to);
+            else
+                drop_output(relay, fd, errno);
             break;
         } else if (n > 0)
             done += (size_t)n;
@@ -242,12 +277,15 @@ static void take_block(run_relay_t *relay, stream_t *stream, const char *at, siz
     keep_rest(relay, stream, at, (size_t)(end - at));
 }
 
-static void serve(run_relay_t *relay, stream_t *stream)
+static void serve(run_relay_t *relay, stream_t *stream, bool lost)
 {
     static char buffer[READ_BYTES];
-    ssize_t n = read(stream->fd, buffer, sizeof(buffer));
+    ssize_t n;
 
-    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+    if (lost)
+        (void)fcntl(stream->fd, F_SETFL, O_NONBLOCK);
+    n = read(stream->fd, buffer, sizeof(buffer));
+    if (n < 0 && (errno == EINTR || (errno == EAGAIN && !lost)))
         return;
     if (n > 0) {
         take_block(relay, stream, buffer, (size_t)n);
@@ -259,34 +297,54 @@ static void serve(run_relay_t *relay, stream_t *stream)
     flush_out(relay, stream->to);
 }
 
-/* -1: all have ended, and no other one comes. */
-static int streams_now(run_relay_t *relay)
+/* What to wait for. -1: all have ended, and no other one comes. */
+static int list_streams(run_relay_t *relay, int *timeout_ms)
 {
     int count;
 
     pthread_mutex_lock(&relay->mutex);
     count = relay->open > 0 || relay->more ? relay->count : -1;
+    *timeout_ms = -1;
+    for (int i = 0; i < count; i++) {
+        const stream_t *stream = &relay->streams[i];
+
+        relay->polls[i] = (struct pollfd){.fd = stream->fd, .events = POLLIN};
+        if (stream->lost && stream->fd >= 0)
+            *timeout_ms = 0;
+    }
     pthread_mutex_unlock(&relay->mutex);
     return count;
+}
+
+static bool is_lost(run_relay_t *relay, const stream_t *stream)
+{
+    bool lost;
+
+    pthread_mutex_lock(&relay->mutex);
+    lost = stream->lost;
+    pthread_mutex_unlock(&relay->mutex);
+    return lost;
 }
 
 static void *relay_main(void *argument)
 {
     run_relay_t *relay = argument;
 
-    for (int count; (count = streams_now(relay)) >= 0;) {
+    for (int count, timeout_ms; (count = list_streams(relay, &timeout_ms)) >= 0;) {
         uint64_t wakes;
 
-        for (int i = 0; i < count; i++)
-            relay->polls[i] = (struct pollfd){.fd = relay->streams[i].fd, .events = POLLIN};
         relay->polls[count] = (struct pollfd){.fd = relay->wake_fd, .events = POLLIN};
-        if (!run_poll(relay->polls, count + 1, -1))
+        if (!run_poll(relay->polls, count + 1, timeout_ms))
             break;
         if (relay->polls[count].revents != 0 && read(relay->wake_fd, &wakes, sizeof(wakes)) < 0)
             wakes = 0; /* it was counted before */
-        for (int i = 0; i < count; i++)
-            if (relay->polls[i].revents != 0 && relay->streams[i].fd >= 0)
-                serve(relay, &relay->streams[i]);
+        for (int i = 0; i < count; i++) {
+            stream_t *stream = &relay->streams[i];
+            const bool lost = is_lost(relay, stream);
+
+            if ((relay->polls[i].revents != 0 || lost) && stream->fd >= 0)
+                serve(relay, stream, lost);
+        }
     }
     for (int i = 0; i < relay->count; i++)
         close_stream(relay, &relay->streams[i]);

@@ -32,7 +32,11 @@ void run_say(const char *fmt, ...)
     va_start(args, fmt);
     more = vsnprintf(text + used, sizeof(text) - (size_t)used - 1, fmt, args);
     va_end(args);
-    used += more < (int)sizeof(text) - used - 1 ? more : (int)sizeof(text) - used - 2;
+    more = more < (int)sizeof(text) - used - 1 ? more : (int)sizeof(text) - used - 2;
+    /* what other programs said has no escape sequences for a terminal */
+    for (int end = used + more; used < end; used++)
+        if ((unsigned char)text[used] < 32 || text[used] == 127)
+            text[used] = '?';
     text[used++] = '\n';
     if (write(STDERR_FILENO, text, (size_t)used) < 0)
         return; /* nobody listens */
