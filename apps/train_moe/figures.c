@@ -196,6 +196,19 @@ bool cores_are_shared(const trainer_t *t, const dp_timeline_t *timeline)
     return count_lanes(timeline, places_of(t)) > count_cores();
 }
 
+bool figures_missing(const dp_timeline_t *timeline)
+{
+    for (int32_t r = 0; timeline != NULL && r < dp_timeline_ranks(timeline); r++) {
+        int64_t n;
+        const dp_span_t *spans = dp_timeline_spans(timeline, r, &n);
+
+        for (int64_t k = 0; k < n; k++)
+            if (spans[k].kind == DP_SPAN_COMPUTE)
+                return false;
+    }
+    return true;
+}
+
 dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figures_t *f)
 {
     const dp_host_places_t *places = places_of(t);

@@ -37,6 +37,8 @@ double median_of(double *values, int64_t n);
 /* Do lanes of this host wait for cores? */
 bool cores_are_shared(const trainer_t *trainer, const dp_timeline_t *timeline);
 
+/* Nothing was computed in it, as where a rank died behind the last step. */
+bool figures_missing(const dp_timeline_t *timeline);
 /* Rank 0. Free with figures_clear(), after a failure too. */
 dp_status_t figures_find(const trainer_t *trainer, const dp_timeline_t *timeline, figures_t *figures);
 void figures_clear(figures_t *figures);

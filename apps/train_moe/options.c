@@ -209,11 +209,11 @@ static const command_t program = {
              "\n"
              "World rank = (d * ep + e) * pp + p. Every (d, e) trains on micro-batches of its\n"
              "own.",
-    .notes = "\nExit status: 0; 1 --verify found a difference, or another failure; 2 bad\n"
-             "options; 10 ranks started differently; 11 plugin; 12 ranks did not meet; 13 a\n"
-             "rank died; 14 no progress; 15 protocol; 16 not a number; 17 no living rank has\n"
-             "what a dead one had; 18 memory; 19 security; 20 schedule rejected; 130 or 143\n"
-             "interrupted.",
+    .notes = "\nExit status: 0; 1 --verify found a difference, the last save failed, or another\n"
+             "failure; 2 bad options; 10 ranks started differently; 11 plugin; 12 ranks did\n"
+             "not meet; 13 a rank died; 14 no progress; 15 protocol; 16 not a number; 17 no\n"
+             "living rank has what a dead one had; 18 memory; 19 security; 20 schedule\n"
+             "rejected; 75 SIGTERM: saved, --resume goes on; 130 or 143 interrupted.",
 };
 
 /* What may differ between ranks. */

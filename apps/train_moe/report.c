@@ -309,19 +309,30 @@ static void print_training(const trainer_t *t, const history_t *h, FILE *to)
                 h->loss[0], mean_of(h->loss, h->steps - tail, h->steps), (long long)tail, valid, h->frequency_loss);
 }
 
-dp_status_t report_results(const trainer_t *t, const history_t *h, const dp_timeline_t *timeline,
-                           const memory_use_t *all, FILE *to)
+static dp_status_t report_figures(const trainer_t *t, const dp_timeline_t *timeline, FILE *to)
 {
     figures_t figures;
     dp_status_t status = figures_find(t, timeline, &figures);
 
     if (status == DP_OK) {
-        print_training(t, h, to);
         (figures.shared ? print_shared : print_measured)(&figures, to);
         status = report_hosts(t, timeline, to);
-        print_balance(t, h, to);
-        print_memory(t, all, to);
     }
     figures_clear(&figures);
+    return status;
+}
+
+dp_status_t report_results(const trainer_t *t, const history_t *h, const dp_timeline_t *timeline,
+                           const memory_use_t *all, FILE *to)
+{
+    dp_status_t status = DP_OK;
+
+    print_training(t, h, to);
+    if (figures_missing(timeline))
+        report_line(to, "step", "not measured: a rank died behind the last one, and took the record along");
+    else
+        status = report_figures(t, timeline, to);
+    print_balance(t, h, to);
+    print_memory(t, all, to);
     return status;
 }

@@ -94,24 +94,42 @@ static dp_status_t register_history(trainer_t *t, history_t *h)
     return status == DP_OK ? register_job(t, "history.begun", &h->begun, DP_I64, 1, 1) : status;
 }
 
+/* What the newest checkpoint says of its run. */
+static dp_status_t read_run(const char *folder, int64_t run[RUN_FACTS])
+{
+    dp_checkpoint_t *checkpoint;
+    uint64_t step;
+    dp_status_t status = dp_checkpoint_newest(folder, UINT64_MAX, &step);
+    int64_t i;
+
+    if (status == DP_OK)
+        status = dp_checkpoint_open(folder, step, &checkpoint);
+    if (status != DP_OK)
+        return status;
+    i = dp_checkpoint_find(checkpoint, "run");
+    status = i < 0 ? dp_fail(DP_ERR_INVALID, "%s: no run is named", folder)
+                   : dp_checkpoint_read(checkpoint, (uint32_t)i, run, RUN_FACTS * sizeof(run[0]));
+    dp_checkpoint_close(checkpoint);
+    return status;
+}
+
+bool checkpoint_is_ours(const options_t *options, uint64_t job)
+{
+    int64_t there[RUN_FACTS];
+
+    return *options->checkpoint != '\0' && read_run(options->checkpoint, there) == DP_OK &&
+           (uint64_t)there[RUN_JOB] == job;
+}
+
 /* What a run cannot change and still be the one that it takes the place of. A checkpoint that
  * cannot be read is left to loading. */
 static dp_status_t compare_run(const trainer_t *t, const int64_t run[RUN_FACTS])
 {
     static const char *const names[] = {"--steps", "--seed", "the text's hash"};
     int64_t there[RUN_FACTS];
-    dp_checkpoint_t *checkpoint;
-    dp_status_t status;
-    uint64_t step;
-    int64_t i;
+    const dp_status_t status = read_run(t->options->checkpoint, there);
 
-    if (dp_checkpoint_newest(t->options->checkpoint, UINT64_MAX, &step) != DP_OK ||
-        dp_checkpoint_open(t->options->checkpoint, step, &checkpoint) != DP_OK)
-        return DP_OK;
-    i = dp_checkpoint_find(checkpoint, "run");
-    status = i < 0 ? DP_ERR_INVALID : dp_checkpoint_read(checkpoint, (uint32_t)i, there, sizeof(there));
-    dp_checkpoint_close(checkpoint);
-    for (int k = 0; k < RUN_FACTS && status == DP_OK; k++)
+    for (int k = 0; k < RUN_JOB && status == DP_OK; k++)
         if (there[k] != run[k])
             return dp_fail(DP_ERR_INVALID,
                            "--resume: %s is %lld, that of the run in %s was %lld: it would not be the same run",
@@ -204,16 +222,16 @@ dp_status_t checkpoint_begin(trainer_t *t, int64_t step)
     return status < 0 ? status : dp_pipeline_save_open(t->pipeline, &save);
 }
 
-dp_status_t checkpoint_save(trainer_t *t, int64_t steps)
+dp_status_t checkpoint_save(trainer_t *t, int64_t steps, bool last)
 {
     const options_t *o = t->options;
     dp_status_t status;
 
-    if (*o->checkpoint == '\0' || (steps % o->every != 0 && steps != o->steps))
+    if (*o->checkpoint == '\0' || (steps % o->every != 0 && !last))
         return DP_OK;
     /* the last one is not left out for an earlier one; a warning tells when that one failed */
-    if (steps == o->steps)
-        status = dp_pipeline_save_wait(t->pipeline);
+    if (last && dp_pipeline_save_wait(t->pipeline) < 0 && dp_group_health(t->group) < 0)
+        return dp_group_health(t->group);
     status = dp_pipeline_save(t->pipeline, (uint64_t)steps);
     return status < 0 ? status : DP_OK;
 }

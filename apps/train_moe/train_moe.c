@@ -16,6 +16,7 @@
 #include "train_moe.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -36,12 +37,16 @@ double now_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static volatile sig_atomic_t caught_signal;
+static atomic_int stoppable; /* ranks of this process that save for SIGTERM, and end */
+
 /* ---- one rank ---- */
 
 typedef struct session {
     options_t options; /* fitted to the number of ranks */
     const text_t *text;
     dp_group_t *group;
+    dp_group_environment_t environment;
     trainer_t trainer;
     history_t history;
     dp_schedule_t *schedule; /* of --overlap */
@@ -51,7 +56,9 @@ typedef struct session {
     FILE *report; /* into report_text; rank 0 shows it */
     char *report_text;
     size_t report_bytes, shown_bytes;
-    int differs; /* --verify found a difference */
+    bool differs; /* --verify found a difference */
+    bool unsaved; /* the last save failed */
+    bool stopped; /* by SIGTERM, behind a save */
 } session_t;
 
 static int is_first_rank(const session_t *s)
@@ -87,6 +94,28 @@ static int output_path(const session_t *s, const char *file, const char *name, c
 #define CURVE_NAME "curve.svg"
 #endif
 
+/* Makes a file there, on the disk, and removes it again. */
+static dp_status_t try_folder(const char *folder)
+{
+    char path[4096];
+    int fd, error = 0;
+
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return dp_fail(DP_ERR_IO, "--checkpoint: %s: %s", folder, strerror(errno));
+    snprintf(path, sizeof(path), "%s/.try-%d", folder, (int)getpid());
+    fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(errno));
+    if (write(fd, "", 1) != 1 || fsync(fd) != 0)
+        error = errno;
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    if (unlink(path) != 0 && error == 0)
+        error = errno;
+    return error == 0 ? DP_OK
+                      : dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(error));
+}
+
 /* A path that cannot be written is better known before the training than after it. */
 static dp_status_t check_outputs(const session_t *s)
 {
@@ -106,7 +135,7 @@ static dp_status_t check_outputs(const session_t *s)
                 return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
             fclose(f);
         }
-    return DP_OK;
+    return *o->checkpoint != '\0' ? try_folder(o->checkpoint) : DP_OK;
 }
 
 static dp_status_t prepare_history(session_t *s)
@@ -195,6 +224,48 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
 
 /* ---- training ---- */
 
+/* Of a pipeline that a death made anew there is nothing to tell. */
+static dp_status_t take_timeline(session_t *s)
+{
+    dp_timeline_t *taken = NULL;
+    const dp_status_t status = dp_pipeline_timeline(s->trainer.pipeline, &taken);
+
+    if (s->timeline != NULL && figures_missing(taken)) {
+        dp_timeline_free(taken);
+    } else {
+        dp_timeline_free(s->timeline);
+        s->timeline = taken;
+    }
+    return status;
+}
+
+/* A save that has failed costs nothing but itself, and is told of in the end; a death is recovered
+ * from. */
+static dp_status_t await_save(session_t *s)
+{
+    const dp_status_t status = *s->options.checkpoint != '\0' ? dp_pipeline_save_wait(s->trainer.pipeline) : DP_OK;
+
+    if (status < 0 && dp_group_health(s->group) < 0)
+        return status;
+    s->unsaved = status < 0;
+    return DP_OK;
+}
+
+/* Which checkpoint is the newest, where the last save has failed. */
+static void tell_unsaved(const session_t *s)
+{
+    const char *folder = s->options.checkpoint;
+    uint64_t step;
+
+    if (!s->unsaved || !is_first_rank(s))
+        return;
+    if (dp_checkpoint_newest(folder, UINT64_MAX, &step) == DP_OK)
+        fprintf(stderr, "train_moe: the last save failed: the newest checkpoint in %s is that of step %llu\n", folder,
+                (unsigned long long)step);
+    else
+        fprintf(stderr, "train_moe: the last save failed: %s has no checkpoint\n", folder);
+}
+
 /* What is done after `steps` steps, before the next one: done again where a death interrupts it. */
 static dp_status_t look_back(session_t *s, int64_t steps)
 {
@@ -210,24 +281,38 @@ static dp_status_t look_back(session_t *s, int64_t steps)
         status = rebalance(s, steps);
     /* a validation would push training steps out of the record */
     if (status == DP_OK && steps == o->steps)
-        status = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
+        status = take_timeline(s);
     if (status == DP_OK && o->valid_every > 0 && (steps % o->valid_every == 0 || steps == o->steps))
         status = validate(s, steps);
     if (status == DP_OK && steps > h->begun)
-        status = checkpoint_save(&s->trainer, steps);
-    if (status == DP_OK && steps == o->steps && *o->checkpoint != '\0' &&
-        dp_pipeline_save_wait(s->trainer.pipeline) < 0)
-        return DP_OK; /* trained, but not saved: a warning told why */
+        status = checkpoint_save(&s->trainer, steps, steps == o->steps);
+    if (status == DP_OK && steps == o->steps)
+        status = await_save(s);
     return status;
 }
 
-static dp_status_t take_step(session_t *s, int64_t step)
+/* SIGTERM has come to one rank at least: all save after the same step, and end. */
+static dp_status_t stop(session_t *s, int64_t steps)
+{
+    dp_status_t status = checkpoint_save(&s->trainer, steps, true);
+
+    if (status == DP_OK)
+        status = await_save(s);
+    s->stopped = status == DP_OK;
+    if (s->stopped && !s->unsaved && is_first_rank(s))
+        fprintf(stderr, "train_moe: SIGTERM: ended after step %lld, which is saved in %s: --resume goes on\n",
+                (long long)steps, s->options.checkpoint);
+    return status;
+}
+
+static dp_status_t take_step(session_t *s, int64_t step, bool *stop_out)
 {
     const double start = now_seconds();
     history_t *h = &s->history;
     step_result_t result = {.counts = false};
     dp_status_t status = trainer_step(&s->trainer, step, &result);
 
+    *stop_out = result.stop;
     if (!result.counts)
         return status;
     h->step_seconds[step] = now_seconds() - start;
@@ -265,14 +350,6 @@ static dp_status_t get_ready(session_t *s, dp_status_t status, int64_t *step)
 }
 
 /* A new rank cannot plan a schedule or measure layers alone. */
-/* The launcher starts new ranks for those that die. */
-static bool is_respawned(void)
-{
-    dp_group_environment_t environment = {.struct_size = sizeof(environment)};
-
-    return dp_group_environment(&environment) == DP_OK && environment.respawn > 0;
-}
-
 static bool is_measured(const session_t *s)
 {
     return strcmp(s->options.overlap, "planned") == 0 || strcmp(s->options.partition, "auto") == 0;
@@ -297,22 +374,34 @@ static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
     return status;
 }
 
-static dp_status_t train(session_t *s, int64_t step)
+static dp_status_t take_steps(session_t *s, int64_t step)
 {
-    dp_status_t status = DP_OK;
-
     s->history.steps = step;
-    for (;;) {
-        status = look_back(s, step);
-        if (status == DP_OK && step == s->options.steps)
+    for (bool stops = false;;) {
+        dp_status_t status = stops ? stop(s, step) : look_back(s, step);
+
+        if (status == DP_OK && (step == s->options.steps || s->stopped))
             return DP_OK;
         if (status == DP_OK)
-            status = take_step(s, step);
+            status = take_step(s, step, &stops);
         if (status == DP_OK)
             step++;
         else if ((status = recover(s, status, &step)) < 0)
             return status;
+        stops = stops && status == DP_OK && step < s->options.steps;
     }
+}
+
+static dp_status_t train(session_t *s, int64_t step)
+{
+    const bool saves = *s->options.checkpoint != '\0';
+    dp_status_t status;
+
+    s->trainer.stop = saves ? &caught_signal : NULL;
+    atomic_fetch_add(&stoppable, saves);
+    status = take_steps(s, step);
+    atomic_fetch_sub(&stoppable, saves);
+    return status;
 }
 
 /* ---- its end ---- */
@@ -346,18 +435,27 @@ static dp_status_t write_report(const session_t *s, const char *path)
     return DP_OK;
 }
 
-/* The most precious ones first. */
+static dp_status_t write_losses(const session_t *s)
+{
+    char path[4096];
+
+    return output_path(s, s->options.losses, "losses.txt", path, sizeof(path)) ? losses_write(&s->history, path)
+                                                                               : DP_OK;
+}
+
 static dp_status_t write_files(session_t *s)
 {
     const options_t *o = &s->options;
     char path[4096];
     dp_status_t status = DP_OK;
 
-    if (output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
-        status = losses_write(&s->history, path);
+    if (output_path(s, o->losses, "losses.txt", path, sizeof(path)))
         report_line(s->report, "losses", "%s (to the last bit)", path);
-    }
-    if (status == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
+    if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path)))
+        report_line(s->report, "curve", "%s", path);
+    if (figures_missing(s->timeline))
+        return DP_OK; /* the report says why */
+    if (output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
         status = costs_write(&s->trainer, s->timeline, path);
         report_line(s->report, "costs", "%s (for dualpipe simulate --costs)", path);
     }
@@ -369,8 +467,6 @@ static dp_status_t write_files(session_t *s)
             status = page_write(path, cores_are_shared(&s->trainer, s->timeline), s->report);
 #endif
     }
-    if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path)))
-        report_line(s->report, "curve", "%s", path);
     return status;
 }
 
@@ -378,8 +474,11 @@ static dp_status_t conclude(session_t *s)
 {
     memory_use_t *all = NULL;
     char path[4096];
-    dp_status_t status = gather_memory(s, &all);
+    /* the most precious first */
+    dp_status_t status = is_first_rank(s) ? write_losses(s) : DP_OK;
 
+    if (status == DP_OK)
+        status = gather_memory(s, &all);
     if (status == DP_OK && is_first_rank(s))
         status = report_results(&s->trainer, &s->history, s->timeline, all, s->report);
     free(all);
@@ -401,9 +500,13 @@ static dp_status_t conclude(session_t *s)
 
 static dp_status_t run_open(session_t *s)
 {
-    int64_t step = s->options.resume ? -1 : 0;
-    dp_status_t status = checkpoint_register(&s->trainer, &s->history);
+    /* all ranks may have died at once */
+    int64_t step =
+        s->options.resume || (s->environment.again && checkpoint_is_ours(&s->options, s->environment.job)) ? -1 : 0;
+    dp_status_t status;
 
+    s->history.run[RUN_JOB] = (int64_t)s->environment.job;
+    status = checkpoint_register(&s->trainer, &s->history);
     if (status == DP_OK)
         status = get_ready(s, DP_OK, &step);
     if (status < 0)
@@ -419,13 +522,17 @@ static dp_status_t run_open(session_t *s)
         report_layout(&s->trainer, &s->history, s->report);
     show_report(s);
     status = train(s, step);
-    return status == DP_OK ? conclude(s) : status;
+    tell_unsaved(s);
+    return status == DP_OK && !s->stopped ? conclude(s) : status;
 }
 
 static dp_status_t run_session(session_t *s)
 {
     dp_status_t status = prepare_history(s);
 
+    s->environment.struct_size = sizeof(s->environment);
+    if (status == DP_OK)
+        status = dp_group_environment(&s->environment);
     if (status == DP_OK)
         status = options_fit(&s->options, dp_group_size(s->group));
     if (status == DP_OK)
@@ -441,7 +548,7 @@ static dp_status_t run_session(session_t *s)
         status = overlap_schedule(&s->options, s->text, s->group, s->report, &s->schedule);
     s->options.own_schedule = s->schedule;
     show_report(s);
-    if (is_measured(s) && is_respawned() && is_first_rank(s))
+    if (is_measured(s) && s->environment.respawn > 0 && is_first_rank(s))
         fprintf(stderr,
                 "train_moe: with --overlap planned or --partition auto a rank that dies ends the run: a new one "
                 "cannot measure alone\n");
@@ -460,7 +567,6 @@ static dp_status_t run_session(session_t *s)
 
 /* ---- exit codes and signals ---- */
 
-static volatile sig_atomic_t caught_signal;
 static _Atomic(dp_group_t *) interruptible[MOST_THREADS];
 static atomic_int handlers_running;
 
@@ -468,7 +574,7 @@ static void on_signal(int number)
 {
     atomic_fetch_add(&handlers_running, 1);
     caught_signal = number;
-    for (int i = 0; i < MOST_THREADS; i++) {
+    for (int i = 0; i < MOST_THREADS && (number != SIGTERM || atomic_load(&stoppable) == 0); i++) {
         dp_group_t *group = atomic_load(&interruptible[i]);
         if (group != NULL)
             dp_group_interrupt(group);
@@ -496,6 +602,8 @@ static void hide_from_signals(dp_group_t *group)
     while (atomic_load(&handlers_running) > 0)
         sched_yield();
 }
+
+enum { STOPPED = 75 }; /* saved for SIGTERM: as sysexits.h has it, try again */
 
 static int exit_code(dp_status_t status)
 {
@@ -567,7 +675,7 @@ static void *run_thread(void *arg)
         dp_group_abort(job->group, status, message);
         complain(rank, status, message);
     }
-    job->code = status < 0 ? exit_code(status) : s.differs;
+    job->code = status < 0 ? exit_code(status) : s.unsaved || s.differs ? 1 : s.stopped ? STOPPED : 0;
     clear_session(&s);
     hide_from_signals(job->group);
     dp_group_leave(job->group);
@@ -649,6 +757,8 @@ int main(int argc, char **argv)
 {
     options_t options;
     int code = options_parse(argc, argv, &options);
+
+    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes costs a save, not the run */
 
     if (code == OPTIONS_RUN) {
         code = run_ranks(&options);

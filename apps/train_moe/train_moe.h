@@ -9,11 +9,11 @@
 
 #include "trainer.h"
 
-enum { RUN_FACTS = 3 };
+enum { RUN_JOB = 3, RUN_FACTS };
 
 /* What happened so far; the same on every rank. */
 typedef struct history {
-    int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text */
+    int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text; the launcher's job */
     int64_t steps, nvalid;
     int64_t begun;        /* steps of the checkpoint that was read last */
     double *loss, *norm;  /* [steps] */
@@ -50,12 +50,14 @@ dp_status_t partition_layers(const options_t *options, const text_t *text, dp_gr
 
 /* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins
  * where there is none; *step_out: the step to go on with. begin: makes ready for saving, before
- * step `step`. save: after `steps` steps, where --every says so. All but register are
- * collective. */
+ * step `step`. save: after `steps` steps, where --every says so or they are the
+ * last ones. is_ours: the newest one was saved by this job of the launcher. All but register and
+ * is_ours are collective. */
 dp_status_t checkpoint_register(trainer_t *trainer, history_t *history);
 dp_status_t checkpoint_load(trainer_t *trainer, history_t *history, int64_t *step_out);
 dp_status_t checkpoint_begin(trainer_t *trainer, int64_t step);
-dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps);
+dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps, bool last);
+bool checkpoint_is_ours(const options_t *options, uint64_t job);
 
 /* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree.
  * Collective. */

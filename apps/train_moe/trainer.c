@@ -8,6 +8,7 @@
 #include "lengths.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,7 +240,7 @@ dp_status_t trainer_number(trainer_t *t)
 
 static size_t sum_count(const trainer_t *t)
 {
-    return (size_t)(t->replicas * t->nlosses + t->nparams) + balance_count(&t->balance);
+    return (size_t)(t->replicas * t->nlosses + t->nparams) + balance_count(&t->balance) + 1;
 }
 
 static dp_status_t open_chunks(trainer_t *t)
@@ -278,8 +279,8 @@ dp_status_t trainer_recover(trainer_t *t, dp_status_t status, int64_t *step)
 
     do {
         recovered = dp_pipeline_recover(t->pipeline, status, step);
-        if (recovered < 0 && recovered != DP_ERR_LOST)
-            return recovered;
+        if (recovered < 0 && (recovered != DP_ERR_LOST || *t->options->checkpoint == '\0'))
+            return recovered; /* nothing to go on with */
         status = look_again(t);
     } while (status < 0); /* one more has died */
     return recovered;
@@ -518,6 +519,7 @@ static dp_status_t sum_own_part(trainer_t *t, size_t *blocks_out)
     if (status < 0)
         return status;
     add_squares(t, t->sums + losses);
+    t->sums[sum_count(t) - 1] = t->stop != NULL && *t->stop == SIGTERM;
     return trainer_count_tokens(t, t->sums + losses + t->nparams);
 }
 
@@ -642,6 +644,7 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
     *result_out = (step_result_t){.loss = mean(t->sums, t->replicas * t->nlosses),
                                   .norm = sqrt(squared),
                                   .rate = learning_rate(t->options, step),
+                                  .stop = t->sums[sum_count(t) - 1] > 0,
                                   .counts = true};
     if (balance_count(&t->balance) > 0)
         status = balance_observe(&t->balance, t->sums + t->replicas * t->nlosses + t->nparams);

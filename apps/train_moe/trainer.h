@@ -11,6 +11,7 @@
 #include "model.h"
 #include "text.h"
 
+#include <signal.h>
 #include <stdbool.h>
 
 /* A chunk of this rank with what the optimizer keeps for it. */
@@ -53,16 +54,19 @@ typedef struct trainer {
 
     held_chunk_t *chunks; /* [nchunks] */
     int32_t nchunks, nparams;
-    /* [replicas * nlosses losses, nparams sums of squares, balance_count loads] summed over all
-     * ranks */
+    /* [replicas * nlosses losses, nparams sums of squares, balance_count loads, ranks that are to
+     * stop] summed over all ranks */
     double *sums;
     double *owners; /* [nparams] world rank that contributes this parameter to the norm */
+    /* SIGTERM: this rank is to stop; NULL: never */
+    const volatile sig_atomic_t *stop;
 } trainer_t;
 
 typedef struct step_result {
     double loss; /* mean over all tokens of all replicas, nats per byte */
     double norm; /* of the whole model's gradient, each parameter once, before clipping */
     double rate;
+    bool stop;   /* a rank is to stop: all save, and end */
     bool counts; /* it was committed, and what came behind that may have failed */
 } step_result_t;
 

@@ -74,8 +74,12 @@ typedef struct dp_group_environment_t {
     /* "dualpipe run", "torchrun", "Open MPI", "MPICH", "Slurm", "none" */
     const char *launcher;
     int32_t respawn; /* dead ranks that the launcher replaces (`--respawn N`), else 0 */
+    int32_t again;   /* 1: this rank was started in place of one that died */
+    /* of `dualpipe run`: the same on all ranks of the job, those started in place of others
+     * included, and in no other job; else 0 */
+    uint64_t job;
 } dp_group_environment_t;
-#define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, respawn)
+#define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, job)
 /** Reads the environment; joins nothing. DP_ERR_INVALID: a variable is set but makes no sense.
  * [any] */
 DP_API DP_CHECKED dp_status_t dp_group_environment(dp_group_environment_t *environment_out);

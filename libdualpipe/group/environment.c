@@ -5,6 +5,7 @@
 
 #include "base/do.h"
 #include "base/entries.h"
+#include "base/hash.h"
 #include "base/sized.h"
 
 #include <dualpipe/group.h>
@@ -84,6 +85,7 @@ bool dp__launch_has(const char *key)
 static dp_status_t read_form(const form_t *form, dp_group_environment_t *environment_out)
 {
     dp_group_environment_t found = {.struct_size = sizeof(found), .launcher = form->launcher};
+    char job[DP__JOB_BYTES];
 
     DO(dp__environment_number(form->size, 1, DP_MAX_RANKS, &found.size));
     DO(dp__environment_number(form->rank, 0, found.size - 1, &found.rank));
@@ -92,6 +94,11 @@ static dp_status_t read_form(const form_t *form, dp_group_environment_t *environ
         DO(dp__environment_number(form->local_rank, 0, found.size - 1, &found.local_rank));
     if (form->mark == NULL && dp__launch_has("respawn"))
         DO(dp__launch_number("respawn", 0, INT32_MAX, &found.respawn));
+    if (form->mark == NULL) {
+        dp__environment_job(job);
+        found.again = dp__launch_has("again");
+        found.job = dp__hash_text(DP__HASH_BEGIN, job);
+    }
     dp_sized_put(environment_out, &found);
     return DP_OK;
 }

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: MIT
 # check_train_disk.sh: a disk that is full, over quota, read-only, broken or slow while checkpoints are saved costs those
 # checkpoints and nothing else: the run goes on with the same losses and says what happened, the checkpoint before stays
-# whole, the next save that can be made is made.
+# whole, the next save that can be made is made. A run whose last save failed ends with 1, as what was asked for is not there.
 set -u
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
 
@@ -16,8 +16,8 @@ case " $CFLAGS " in
 esac
 common="--steps 8 --val-every 0 --sample 0 --microbatches 8 --quiet --data $DP_TEST_SRCDIR/README.md --losses $work/losses"
 
-same() { # WHAT
-    [ "$status" -eq 0 ] || complain "$1: exit status $status"
+same() { # WHAT [STATUS]
+    [ "$status" -eq "${2:-0}" ] || complain "$1: exit status $status"
     cmp -s "$work/losses" "$work/undisturbed" || complain "$1: other losses"
     rm -f "$work/losses"
 }
@@ -31,7 +31,9 @@ fails() { # WHAT CALL FIRST ERRNO SENTENCE [PATH]
     DP_FAIL_TALLY=$work/tally DP_FAIL_WHO=launcher DP_FAIL_CALL=$2 DP_FAIL_AT=$3 DP_FAIL_ON=1 DP_FAIL_ERRNO=$4 DP_FAIL_PATH=${6:-$work/ck/} \
         LD_PRELOAD=$library timeout $((60 * scale)) "$train" $small --threads 2 $common --checkpoint "$work/ck" --every 3 --keep 0 \
         --resume >"$work/out" 2>"$work/err" </dev/null || status=$?
-    same "$1"
+    same "$1" 1
+    grep -q "the last save failed: the newest checkpoint in $work/ck is that of step [36]$" "$work/err" ||
+        complain "$1: the newest checkpoint is not named"
     grep -q "step 8 was not saved: rank [01]: .*$5" "$work/err" || complain "$1 was not said"
     diff -r "$work/good/step-00000003" "$work/ck/step-00000003" >/dev/null || complain "$1: the checkpoint before is not what it was"
     threads 2 $common --checkpoint "$work/ck" --every 3 --keep 0 --resume
@@ -48,11 +50,33 @@ mv "$work/losses" "$work/undisturbed"
 fails 'a full disk' pwrite 1 28 'No space left on device'
 fails 'a disk that fills up' pwrite 30 28 'No space left on device'
 fails 'a quota' pwrite 1 122 'Disk quota exceeded'
-fails 'a quota at the end' fsync 1 122 'Disk quota exceeded'
+fails 'a quota at the end' fsync 2 122 'Disk quota exceeded'
 fails 'a read-only disk' mkdir 1 30 'Read-only file system'
 fails 'a disk turned read-only' open 2 30 'Read-only file system' .partial
-fails 'a disk that loses what it was given' fsync 2 5 'Input/output error'
+fails 'a disk that loses what it was given' fsync 3 5 'Input/output error'
 fails 'no room for a name' rename 1 28 'No space left on device'
+
+# A folder that takes nothing is known before the training.
+refused() { # WHAT CALL ERRNO SENTENCE
+    head -c 4096 /dev/zero >"$work/tally"
+    status=0
+    DP_FAIL_TALLY=$work/tally DP_FAIL_WHO=launcher DP_FAIL_CALL=$2 DP_FAIL_AT=1 DP_FAIL_ON=1 DP_FAIL_ERRNO=$3 DP_FAIL_PATH=$work/none/ \
+        LD_PRELOAD=$library timeout $((60 * scale)) "$train" $small --threads 2 $common --checkpoint "$work/none" \
+        >"$work/out" 2>"$work/err" </dev/null || status=$?
+    expect 1 err "nothing can be written to $work/none: $4" "$1"
+    [ ! -s "$work/losses" ] || complain "$1: it has trained"
+    left=$(find "$work/none" -type f)
+    [ -z "$left" ] || complain "$1: left behind: $left"
+}
+refused 'a folder on a read-only disk' open 30 'Read-only file system'
+refused 'a folder on a full disk' fsync 28 'No space left on device'
+
+# A limit of file sizes is one more disk that fails, not the end.
+rm -rf "$work/ck"
+(ulimit -f 8 && exec "$train" $small --threads 1 ${common% --losses *} --checkpoint "$work/ck") >"$work/out" 2>"$work/err" </dev/null
+status=$?
+expect 1 err 'the last save failed: .* has no checkpoint' 'a limit of file sizes'
+grep -q 'File too large' "$work/err" || complain 'a limit of file sizes is not named'
 
 # A slow disk: steps do not wait for it; a save that finds the last one on its way is left out, and the last one is made.
 rm -rf "$work/ck"

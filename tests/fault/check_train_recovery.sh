@@ -120,6 +120,53 @@ end 0
 same_losses "$work/losses"
 [ "$(grep -c 'resumed after' "$work/out")" -eq 1 ] || complain "$name: a checkpoint was read where a mirror lives, or none where none does"
 
+# All ranks at once, before there is a checkpoint and behind one: nobody types --resume.
+rm -rf "$work/ck" "$work/losses"
+for every in 1000 150; do
+    rm -rf "$work/ck" "$work/losses"
+    begin "all $every" 4 4 --losses "$work/losses" --every $every --checkpoint "$work/ck"
+    [ $every -eq 1000 ] && await 1 'step  *5/' || await_checkpoint
+    kill -KILL $(for r in 0 1 2 3; do member $r; done)
+    end 0
+    same_losses "$work/losses"
+    [ "$(grep -c 'resumed after [1-9]' "$work/out")" -eq $((every == 150)) ] || complain "$name: not resumed as it should be"
+done
+
+# SIGTERM: all save after the same step and end with 75; the run that resumes has the same losses.
+rm -rf "$work/ck"
+begin term 3 4 --losses "$work/losses" --every 1000 --checkpoint "$work/ck"
+await 1 'step  *20/'
+kill -TERM "$job"
+end 75
+grep -q 'SIGTERM: ended after step [0-9]*, which is saved in .*: --resume goes on' "$work/err" || complain "$name: not said"
+ls "$work/ck" | grep -q step- || complain "$name: not saved"
+begin 'term resumed' 3 4 --losses "$work/losses" --every 1000 --checkpoint "$work/ck" --resume
+end 0
+same_losses "$work/losses"
+
+# Behind the last step, while the last save is on its way to a slow disk: nothing is lost.
+case " $CFLAGS " in
+*-fsanitize*) slow= ;; # which has its own malloc
+*) slow=$DP_TEST_BUILDDIR/tests/fault/.libs/failing_calls.so ;;
+esac
+for victim in ${slow:+0 2}; do
+    rm -rf "$work/ck" "$work/losses"
+    head -c 4096 /dev/zero >"$work/tally"
+    DP_FAIL_TALLY=$work/tally DP_FAIL_CALL=fsync DP_FAIL_AT=1 DP_FAIL_ON=1 DP_FAIL_SLEEP_MS=400 LD_PRELOAD=$slow
+    export DP_FAIL_TALLY DP_FAIL_CALL DP_FAIL_AT DP_FAIL_ON DP_FAIL_SLEEP_MS LD_PRELOAD
+    begin "last $victim" 3 4 --losses "$work/losses" --every 1000 --checkpoint "$work/ck"
+    unset LD_PRELOAD
+    await 1 'step  *100/'
+    target=$(member "$victim")
+    await 1 'step  *400/'
+    sleep 0.3
+    kill -KILL "$target" || complain "$name: it had ended"
+    end 0
+    same_losses "$work/losses"
+    ls "$work/ck" | grep -q step-00000400 || complain "$name: the last save is missing"
+    grep -q 'started again' "$work/err" || complain "$name: nobody was replaced"
+done
+
 # A run that was resumed is recovered as any other; a folder with another run's checkpoints is not begun in.
 rm -rf "$work/ck"
 begin resumed 3 4 --losses "$work/losses" $saves --resume

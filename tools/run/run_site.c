@@ -149,7 +149,7 @@ static void share_cores(int ranks)
         set_number("OMP_NUM_THREADS", cores > ranks ? (int)(cores / ranks) : 1);
 }
 
-static void set_launch(const run_site_t *site, int i, const ends_t *ends)
+static void set_launch(const run_site_t *site, int i, const ends_t *ends, bool again)
 {
     char text[160];
     int n = snprintf(text, sizeof(text), "run=%s,secret=%d,ends=%d", site->name, ends->secret[0], site->ends);
@@ -157,11 +157,11 @@ static void set_launch(const run_site_t *site, int i, const ends_t *ends)
     if (site->first + i == 0)
         n += snprintf(text + n, sizeof(text) - (size_t)n, ",listen=%d", site->listener);
     if (site->respawn > 0)
-        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d", site->respawn);
+        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d%s", site->respawn, again ? ",again=1" : "");
     setenv("DUALPIPE_LAUNCH", text, 1);
 }
 
-static void set_environment(const run_site_t *site, int i, const ends_t *ends)
+static void set_environment(const run_site_t *site, int i, const ends_t *ends, bool again)
 {
     set_number("RANK", site->first + i);
     set_number("WORLD_SIZE", site->world);
@@ -169,7 +169,7 @@ static void set_environment(const run_site_t *site, int i, const ends_t *ends)
     set_number("LOCAL_WORLD_SIZE", site->count);
     set_number("MASTER_PORT", site->port);
     setenv("MASTER_ADDR", site->address, 1);
-    set_launch(site, i, ends);
+    set_launch(site, i, ends, again);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around us */
     share_cores(site->count);
 }
@@ -180,7 +180,7 @@ static bool keep_open(int fd)
 }
 
 /* In the child: becomes the program. Returns only when that fails, with errno. */
-static void become_rank(const run_site_t *site, int i, const ends_t *ends, pid_t keeper)
+static void become_rank(const run_site_t *site, int i, const ends_t *ends, bool again, pid_t keeper)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
@@ -194,7 +194,7 @@ static void become_rank(const run_site_t *site, int i, const ends_t *ends, pid_t
         return;
     if (!keep_open(ends->secret[0]) || !keep_open(site->ends) || (site->first + i == 0 && !keep_open(site->listener)))
         return;
-    set_environment(site, i, ends);
+    set_environment(site, i, ends, again);
     (void)setrlimit(RLIMIT_NOFILE, &site->old_files);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &site->old_mask, NULL);
@@ -209,7 +209,8 @@ static int read_report(int fd)
     return read(fd, &error, sizeof(error)) == (ssize_t)sizeof(error) ? error : 0;
 }
 
-static bool start_rank(run_site_t *site, int i, int *error_out)
+/* again: it was there before. */
+static bool start_rank(run_site_t *site, int i, bool again, int *error_out)
 {
     pid_t keeper = getpid();
     int rank = site->first + i, error;
@@ -222,7 +223,7 @@ static bool start_rank(run_site_t *site, int i, int *error_out)
     }
     site->pids[i] = fork();
     if (site->pids[i] == 0) {
-        become_rank(site, i, &ends, keeper);
+        become_rank(site, i, &ends, again, keeper);
         error = errno;
         if (write(ends.report[1], &error, sizeof(error)) < 0)
             _exit(126);
@@ -280,7 +281,7 @@ bool run_site_start(run_site_t *site, int *error_out)
     if (!enough_descriptors(site))
         return false;
     for (int i = 0; i < site->count; i++)
-        if (!start_rank(site, i, error_out))
+        if (!start_rank(site, i, false, error_out))
             return false;
     if (site->respawn == 0)
         shut_door(site);
@@ -293,7 +294,7 @@ bool run_site_start_again(run_site_t *site, int i)
 {
     int error = 0;
 
-    if (start_rank(site, i, &error))
+    if (start_rank(site, i, true, &error))
         return true;
     if (error != 0)
         run_say("cannot start \"%s\" again: %s", site->program[0], strerror(error));
@@ -318,7 +319,7 @@ void run_site_close(run_site_t *site)
 
 void run_site_kill(run_site_t *site, int number)
 {
-    for (int i = 0; i < site->count; i++)
+    for (int i = 0; site->pids != NULL && i < site->count; i++) /* NULL: nothing was started */
         if (site->pids[i] > 0) {
             (void)kill(-site->pids[i], number);
             (void)kill(-site->pids[i], SIGCONT); /* one that is stopped hears nothing else */

@@ -72,7 +72,7 @@ static void set_variables(const form_case_t *c)
 START_TEST(every_form_is_understood)
 {
     const form_case_t *c = &cases[_i];
-    dp_group_environment_t found = {sizeof(found), -7, -7, -7, "untouched", -7};
+    dp_group_environment_t found = {sizeof(found), -7, -7, -7, "untouched", -7, -7, 7};
     dp_status_t status;
 
     set_variables(c);
@@ -93,15 +93,21 @@ END_TEST
 START_TEST(the_launcher_says_whether_it_replaces_ranks)
 {
     static const form_case_t launched = {.variables = {"RANK", "1", "WORLD_SIZE", "2"}};
-    dp_group_environment_t found = {.struct_size = sizeof(found)};
+    dp_group_environment_t found = {.struct_size = sizeof(found)}, other = {.struct_size = sizeof(other)};
 
     set_variables(&launched);
     setenv("DUALPIPE_LAUNCH", "run=a,later=b,respawn=3", 1);
     ck_assert_int_eq(dp_group_environment(&found), DP_OK);
     ck_assert_int_eq(found.respawn, 3);
-    setenv("DUALPIPE_LAUNCH", "run=a", 1);
+    ck_assert_int_eq(found.again, 0);
+    setenv("DUALPIPE_LAUNCH", "run=a,respawn=3,again=1", 1);
+    ck_assert_int_eq(dp_group_environment(&other), DP_OK);
+    ck_assert_int_eq(other.again, 1);
+    ck_assert(other.job == found.job && found.job != 0);
+    setenv("DUALPIPE_LAUNCH", "run=b", 1);
     ck_assert_int_eq(dp_group_environment(&found), DP_OK);
     ck_assert_int_eq(found.respawn, 0);
+    ck_assert(other.job != found.job);
     setenv("DUALPIPE_LAUNCH", "run=a,respawn=all", 1);
     ck_assert_int_eq(dp_group_environment(&found), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "DUALPIPE_LAUNCH: respawn=all: a number"));

@@ -58,18 +58,8 @@ typedef struct dp_costs {
     double bandwidth;
     /* NULL, or hop and bandwidth by where the two ranks are. Borrowed during a call */
     const dp_topology_t *topology;
-    /* Fraction of an operation after which its output is sent and its input slot is released. 0:
-     * at its end, as in published models. The engine sends as soon as the F or I of that side has
-     * ended (messages beyond inline_bytes): the gradient of a full backward, the output of the
-     * forward in a pair, the gradient in a pair. Stages of one segment run a pair as I, W, F:
-     * I / B, 0, and I / FB. dp_costs_measure() leaves them 0 */
-    double b_leaves, fb_forward_leaves, fb_backward_leaves;
-    /* Fraction of a pair after which its forward side needs its input. 0: at its start, like its
-     * backward side. Stages of one segment: B / FB */
-    double fb_forward_starts;
     /* NULL: operations take f, i, w, b and fb. Otherwise the run is one of segments on lanes, as
-     * the engine enqueues them; f to fb and the fractions above are ignored. Borrowed during a
-     * call */
+     * the engine enqueues them; f to fb are ignored. Borrowed during a call */
     const struct dp_segment_costs *segments;
     /* R: the time that recomputing forward segments adds to every I and B. It is not part of i, b
      * and fb above */
@@ -210,9 +200,10 @@ typedef struct dp_simulation {
  *
  * Without, it runs the program, every operation as early as it can start:
  * - A rank computes its operations one after the other, in order. An operation waits for the
- *   messages that it consumes. FB is one operation, whose two results are there at its end (or
- *   earlier for other ranks, see b_leaves). Passes of a braid are separate operations, in the order
- *   in which they end. Transfers never keep a rank from computing.
+ *   messages that it consumes. Results are there at its end, those of an FB both. (A stage of one
+ *   segment hands its gradient on before W: give costs->segments for that.) Passes of a braid are
+ *   separate operations, in the order in which they end. Transfers never keep a rank from
+ *   computing.
  * - CREDITS: the sends of a rank leave in order, each as soon as its data are made, its slot is
  *   free and the link is free. The sender knows at once that a slot is free. A message arrives a
  *   hop after its last byte left.
@@ -228,6 +219,11 @@ typedef struct dp_simulation {
  * program cannot finish; the message names an operation that never starts. [any] */
 DP_API DP_CHECKED dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
                                           dp_simulation_t *result);
+/** Lowers a schedule, proves its program and runs it: dp_program_lower(), dp_program_verify() and
+ * dp_simulate() in one call, with their errors. options may be NULL. Free the result with
+ * dp_simulation_clear(). [any] */
+DP_API DP_CHECKED dp_status_t dp_evaluate(const dp_schedule_t *schedule, const dp_lower_options_t *options,
+                                          const dp_costs_t *costs, int with_timeline, dp_simulation_t *result);
 /** Frees arrays and timeline of a result. [any] */
 DP_API void dp_simulation_clear(dp_simulation_t *result);
 
