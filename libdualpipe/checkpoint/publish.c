@@ -46,10 +46,8 @@ typedef struct collected {
 
 static dp_status_t collect_heads(collected_t *c, const char *path, uint64_t step, int32_t ranks)
 {
-    c->headers = dp__calloc((size_t)ranks, sizeof(*c->headers));
-    c->names = dp__calloc((size_t)ranks, sizeof(*c->names));
     c->index.heads = dp__calloc((size_t)ranks, sizeof(*c->index.heads));
-    if (c->headers == NULL || c->names == NULL || c->index.heads == NULL)
+    if (!dp__arrays(DP__ARRAY(c->headers, ranks), DP__ARRAY(c->names, ranks)) || c->index.heads == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for the heads of %d files", path, ranks);
     c->index.step = step;
     for (int32_t r = 0; r < ranks; r++) {
@@ -118,7 +116,6 @@ static dp_status_t index_all(const char *path, uint64_t step, int32_t ranks)
     for (int32_t r = 0; c.headers != NULL && r < ranks; r++)
         dp__header_free(&c.headers[r]);
     dp__free(c.headers);
-    dp__free(c.names);
     dp__index_free(&c.index);
     return status;
 }

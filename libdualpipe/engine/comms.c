@@ -201,9 +201,7 @@ dp_status_t dp__links_list(dp_pipeline_t *p)
 {
     const dp_program_t *program = p->programs.training;
 
-    p->links.of_channel = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links.of_channel));
-    p->links.at = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links.at));
-    if (p->links.of_channel == NULL || p->links.at == NULL)
+    if (!dp__arrays(DP__ARRAY(p->links.of_channel, program->nchannels), DP__ARRAY(p->links.at, program->nchannels)))
         return dp_fail(DP_ERR_NOMEM, "no memory for %d channels", program->nchannels);
     for (int32_t i = 0; i < program->nchannels; i++) {
         p->links.of_channel[i] = -1;
@@ -220,9 +218,7 @@ dp_status_t dp__links_list(dp_pipeline_t *p)
 static dp_status_t open_buffers(dp_pipeline_t *p, dp__link_t *link)
 {
 
-    link->arrived = dp__calloc((size_t)link->nbuffers + 1, sizeof(*link->arrived));
-    link->buffer = dp__calloc((size_t)link->nbuffers + 1, sizeof(*link->buffer));
-    if (link->buffer == NULL || link->arrived == NULL)
+    if (!dp__arrays(DP__ARRAY(link->buffer, link->nbuffers), DP__ARRAY(link->arrived, link->nbuffers)))
         return dp_fail(DP_ERR_NOMEM, "no memory for %d boundary buffers", link->nbuffers);
     for (int32_t i = 0; i < link->nbuffers && link->sends; i++)
         DO(dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->buffer[i]));
@@ -284,15 +280,11 @@ void dp__links_close(dp_pipeline_t *p)
             if (link->buffer != NULL && link->buffer[i] != NULL)
                 p->device_vt->release(p->device, link->buffer[i]);
         dp__free(link->buffer);
-        dp__free(link->arrived);
     }
     for (int32_t i = 0; i < p->events.n; i++)
         p->device_vt->event_close(p->events.at[i]);
     dp__free(p->events.at);
     p->events = (dp__events_t){.n = 0};
-    dp__free(p->links.at);
     dp__free(p->links.of_channel);
-    p->links.at = NULL;
-    p->links.of_channel = NULL;
-    p->links.n = 0;
+    p->links = (dp__links_t){.n = 0};
 }

@@ -226,7 +226,6 @@ static void close_epoch(dp_pipeline_t *p, void (*tell)(void *user))
     dp__group_recorder_close(p->group, p->trace.records);
     dp__plans_free(p);
     dp__free(p->trace.kept);
-    dp__free(p->trace.kept_count);
     dp__free(p->trace.names);
     p->trace = (dp__trace_t){0};
 }

@@ -254,16 +254,13 @@ static dp_status_t allocate_plan(builder_t *b)
     const dp_program_t *program = plan->program;
     size_t n = (size_t)(program->first[b->p->grid.p + 1] - program->first[b->p->grid.p]);
 
-    plan->passes = dp__calloc((size_t)plan->commands.npasses + 1, sizeof(*plan->passes));
-    plan->span = dp__calloc((size_t)plan->commands.count + 1, sizeof(*plan->span));
-    plan->spans = dp__calloc((size_t)plan->commands.ncalls + n + (size_t)b->p->ties.n + (size_t)b->p->nchunks + 1,
-                             sizeof(*plan->spans));
-    plan->messages = dp__calloc((size_t)b->p->links.n + 1, sizeof(*plan->messages));
-    plan->link = dp__calloc((size_t)program->nchannels + 1, sizeof(*plan->link));
-    if (plan->passes == NULL || plan->span == NULL || plan->spans == NULL || plan->messages == NULL ||
-        plan->link == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for a plan of %zu instructions", n);
-    return DP_OK;
+    const size_t spans = (size_t)plan->commands.ncalls + n + (size_t)b->p->ties.n + (size_t)b->p->nchunks + 1;
+
+    return dp__arrays(DP__ARRAY(plan->passes, plan->commands.npasses), DP__ARRAY(plan->span, plan->commands.count),
+                      DP__ARRAY(plan->spans, spans), DP__ARRAY(plan->messages, b->p->links.n),
+                      DP__ARRAY(plan->link, program->nchannels))
+               ? DP_OK
+               : dp_fail(DP_ERR_NOMEM, "no memory for a plan of %zu instructions", n);
 }
 
 static dp_status_t build_plan(dp_pipeline_t *p, const dp_program_t *program, dp__plan_t *plan)
@@ -283,10 +280,6 @@ static void free_plan(dp__plan_t *plan)
 {
     dp__commands_clear(&plan->commands);
     dp__free(plan->passes);
-    dp__free(plan->span);
-    dp__free(plan->spans);
-    dp__free(plan->messages);
-    dp__free(plan->link);
     *plan = (dp__plan_t){.program = NULL};
 }
 

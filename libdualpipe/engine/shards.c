@@ -164,10 +164,8 @@ static dp_status_t make(const dp_pipeline_t *p, dp__chunk_t *chunk)
     const size_t n = stage->info.nparams, bounds = 8 + 2 * (size_t)data_size(p, false);
     size_t *room;
 
-    chunk->shards = dp__calloc(n + 1, sizeof(*chunk->shards));
-    chunk->stretches = dp__calloc(n + 1, sizeof(*chunk->stretches));
-    chunk->bounds = dp__zero_is_on(p) ? dp__calloc(n + 1, bounds * sizeof(*chunk->bounds)) : NULL;
-    if (chunk->shards == NULL || chunk->stretches == NULL || (dp__zero_is_on(p) && chunk->bounds == NULL))
+    if (!dp__arrays(DP__ARRAY(chunk->shards, n), DP__ARRAY(chunk->stretches, n),
+                    DP__ARRAY(chunk->bounds, dp__zero_is_on(p) ? n * bounds : 0)))
         return dp_fail(DP_ERR_NOMEM, "no memory for the shards of stage %d", chunk->place.stage);
     if (!dp__zero_is_on(p)) {
         list_whole(chunk);
@@ -203,11 +201,7 @@ dp_status_t dp__shards_make(dp_pipeline_t *p)
 void dp__shards_free(dp__chunk_t *chunk)
 {
     dp__free(chunk->shards);
-    dp__free(chunk->stretches);
-    dp__free(chunk->bounds);
     chunk->shards = NULL;
-    chunk->stretches = NULL;
-    chunk->bounds = NULL;
     chunk->nshards = chunk->nstretches = 0;
     chunk->shard_count = 0;
 }

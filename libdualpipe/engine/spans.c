@@ -56,9 +56,8 @@ dp_status_t dp__records_open(dp_pipeline_t *p)
     for (int32_t i = 0; i < p->trace.nnames && i < 255; i++)
         dp__group_recorder_name(p->group, (uint16_t)(i + 1), p->trace.names[i]);
     p->trace.steps = p->options.trace_steps > 0 ? p->options.trace_steps : 1;
-    p->trace.kept = dp__calloc((size_t)p->trace.steps * (size_t)p->trace.capacity, sizeof(*p->trace.kept));
-    p->trace.kept_count = dp__calloc((size_t)p->trace.steps, sizeof(*p->trace.kept_count));
-    if (p->trace.kept == NULL || p->trace.kept_count == NULL)
+    if (!dp__arrays(DP__ARRAY(p->trace.kept, (size_t)p->trace.steps * (size_t)p->trace.capacity),
+                    DP__ARRAY(p->trace.kept_count, p->trace.steps)))
         return dp_fail(DP_ERR_NOMEM, "no memory for the spans of %d steps; lower trace_steps", p->trace.steps);
     bytes = ((size_t)p->trace.steps + 1) * (size_t)p->trace.capacity * sizeof(dp_span_t);
     p->memory.records += bytes;

@@ -77,14 +77,16 @@ static dp_status_t check_unique(const dp_pipeline_t *p, const dp_state_t *s)
 static dp_status_t append_state(dp_pipeline_t *p, dp_state_t *s)
 {
     const size_t n = (size_t)p->states.n;
-    dp_state_t *grown = dp__enlarge(p->states.at, n * sizeof(*grown), (n + 1) * sizeof(*grown));
+    dp_state_t *grown = NULL;
 
     s->name = dp__strdup(s->name);
-    p->states.at = grown != NULL ? grown : p->states.at;
-    if (grown == NULL || s->name == NULL) {
+    if (s->name != NULL)
+        grown = dp__enlarge(p->states.at, n * sizeof(*grown), (n + 1) * sizeof(*grown));
+    if (grown == NULL) {
         dp__free((char *)s->name);
         return dp_fail(DP_ERR_NOMEM, "no memory for a list of %zu states", n + 1);
     }
+    p->states.at = grown;
     grown[p->states.n++] = *s;
     return DP_OK;
 }

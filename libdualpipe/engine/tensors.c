@@ -272,9 +272,7 @@ static dp_status_t allocate_tensors(listing_t *l)
                 longest = strlen(info->param_list[i].name);
     }
     l->room = state + longest + DP__SHARED_BYTES + SUFFIX;
-    l->list->at = dp__calloc(n + 1, sizeof(*l->list->at));
-    l->list->names = dp__calloc(n + 1, l->room);
-    return l->list->at != NULL && l->list->names != NULL
+    return dp__arrays(DP__ARRAY(l->list->at, n), DP__ARRAY(l->list->names, (n + 1) * l->room))
                ? DP_OK
                : dp_fail(DP_ERR_NOMEM, "no memory for a list of %zu tensors", n);
 }
@@ -296,6 +294,5 @@ dp_status_t dp__kept_list(const dp_pipeline_t *p, dp__kept_list_t *list_out)
 void dp__kept_list_free(dp__kept_list_t *list)
 {
     dp__free(list->at);
-    dp__free(list->names);
     *list = (dp__kept_list_t){0};
 }

@@ -37,11 +37,7 @@ void dp__process_free(dp__process_t *p)
     dp__kv_fini(&p->hub.kv);
     pthread_mutex_destroy(&p->mutex);
     dp__free(p->hub.gather.data);
-    dp__free(p->hub.gather.here);
-    dp__free(p->hub.said);
     dp__free(p->connections.all);
-    dp__free(p->connections.polls);
-    dp__free(p->contacts);
     dp__free(p->peers.rows);
     dp__free(p->clock.samples);
     dp__hang_report_end(p);
@@ -88,18 +84,14 @@ static dp_status_t take_settings(dp__process_t *p, const char *given)
 
 static dp_status_t make_tables(dp__process_t *p)
 {
-    size_t size = (size_t)p->group.size;
+    const size_t size = (size_t)p->group.size, talks = dp__is_hub(p) ? size : 1;
 
     p->group.respawn = dp__launch_has("respawn");
     /* ranks, strangers, a batch of new ones */
     p->connections.room = dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2;
-    p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
-    p->connections.polls = dp__calloc(2 * p->connections.room + 3, sizeof(struct pollfd));
-    p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));
-    p->hub.gather.here = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(bool));
-    p->hub.said = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(*p->hub.said));
-    if (p->connections.all == NULL || p->connections.polls == NULL || p->contacts == NULL ||
-        p->hub.gather.here == NULL || p->hub.said == NULL)
+    if (!dp__arrays(DP__ARRAY(p->connections.all, p->connections.room),
+                    DP__ARRAY(p->connections.polls, 2 * p->connections.room + 3), DP__ARRAY(p->contacts, talks),
+                    DP__ARRAY(p->hub.gather.here, talks), DP__ARRAY(p->hub.said, talks)))
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     p->beat.next_ns = p->beat.looked_ns = 0;
     p->hub.gather.number = 1;

@@ -135,19 +135,14 @@ static bool choose_path(dp__last_spans_t *last)
 {
     const char *wanted = secure_getenv("DUALPIPE_HANG_TRACE");
     char name[sizeof(last->path)], folder[sizeof(last->path)];
-    size_t used = 0;
 
     if (wanted == NULL)
         snprintf(name, sizeof(name), "dualpipe-hang-%d.json", (int)getpid());
     else if (snprintf(name, sizeof(name), "%s", wanted) >= (int)sizeof(name))
         return false;
-    if (name[0] != '/' && getcwd(folder, sizeof(folder)) != NULL &&
-        strlen(folder) + strlen(name) + 2 <= sizeof(folder)) {
-        used = strlen(folder);
-        memcpy(last->path, folder, used);
-        last->path[used++] = '/';
-    }
-    memcpy(last->path + used, name, strlen(name) + 1);
+    if (name[0] == '/' || getcwd(folder, sizeof(folder)) == NULL ||
+        snprintf(last->path, sizeof(last->path), "%s/%s", folder, name) >= (int)sizeof(last->path))
+        snprintf(last->path, sizeof(last->path), "%s", name);
     snprintf(last->part, sizeof(last->part), "%.199s.part-%d", last->path, (int)gettid());
     return true;
 }

@@ -239,18 +239,17 @@ static dp_status_t process_collect(dp_group_t *group, int32_t root, const void *
 {
     dp__process_t *p = dp__process_of(group);
     size_t size = (size_t)group->size;
-    uint64_t *lengths = dp__calloc(size, sizeof(*lengths));
-    dp__verdict_t *verdicts = dp__calloc(size, sizeof(*verdicts));
+    uint64_t *lengths;
+    dp__verdict_t *verdicts;
     dp_status_t status;
 
-    if (lengths != NULL && verdicts != NULL) {
+    if (dp__arrays(DP__ARRAY(lengths, size), DP__ARRAY(verdicts, size))) {
         status = collect_with(p, root, mine, bytes, receive, user, lengths, verdicts);
     } else {
         status = dp_fail(DP_ERR_NOMEM, "rank %d: no memory for collect", group->rank);
         process_abort(group, status, dp_last_error()); /* the others wait for us */
     }
     dp__free(lengths);
-    dp__free(verdicts);
     return status;
 }
 

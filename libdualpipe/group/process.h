@@ -130,7 +130,7 @@ struct dp__process {
     struct { /* connection.c: all of the hub's, the one of a spoke */
         dp__connection_t **all;
         size_t count, room;
-        void *polls; /* struct pollfd [2 * room + 3]: the control thread's */
+        struct pollfd *polls; /* [2 * room + 3]: the control thread's */
     } connections;
     struct { /* spoke.c */
         int64_t retry_ns;

@@ -131,20 +131,10 @@ __attribute__((no_sanitize("thread"))) void dp__recorder_name(const dp__recorder
 
 static const char *pass_name(uint8_t pass)
 {
-    switch (pass) {
-    case DP_OP_F:
-        return "F";
-    case DP_OP_B:
-        return "B";
-    case DP_OP_I:
-        return "I";
-    case DP_OP_W:
-        return "W";
-    case DP_OP_R:
-        return "R";
-    default:
-        return "F&B";
-    }
+    static const char *const names[] = {
+        [DP_OP_F] = "F", [DP_OP_B] = "B", [DP_OP_I] = "I", [DP_OP_W] = "W", [DP_OP_R] = "R"};
+
+    return pass < sizeof(names) / sizeof(names[0]) && names[pass] != NULL ? names[pass] : "F&B";
 }
 
 void dp__span_describe(const dp_span_t *span, const char *name, char *text, size_t bytes)

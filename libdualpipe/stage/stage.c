@@ -26,11 +26,8 @@ void dp_stage_free(dp_stage_t *stage)
 {
     if (stage == NULL)
         return;
-    dp__free(stage->names);
     dp__free(stage->param_list);
-    dp__free(stage->shapes);
     dp__free(stage->segments);
-    dp__free(stage->copies);
     dp__free(stage->parts);
     dp__free(stage);
 }
@@ -227,10 +224,8 @@ static dp_status_t take_parts(dp_stage_t *stage, const dp_part_t *parts)
     if (segments > MOST_SEGMENTS)
         return dp_fail(DP_ERR_INVALID, "stage: more than %d segments", MOST_SEGMENTS);
     stage->nsegments = (int32_t)segments;
-    stage->segments = dp__calloc((size_t)segments + 1, sizeof(*stage->segments));
-    stage->copies = dp__calloc((size_t)segments + 1, sizeof(*stage->copies));
-    stage->shapes = dp__calloc((size_t)segments + 1, sizeof(*stage->shapes));
-    if (stage->segments == NULL || stage->copies == NULL || stage->shapes == NULL)
+    if (!dp__arrays(DP__ARRAY(stage->segments, segments), DP__ARRAY(stage->copies, segments),
+                    DP__ARRAY(stage->shapes, segments)))
         return dp_fail(DP_ERR_NOMEM, "stage: no memory for %d segments", stage->nsegments);
     return DP_OK;
 }
@@ -324,9 +319,7 @@ static dp_status_t list_all(dp_stage_t *stage)
 
     for (int32_t i = 0; i < stage->nparts; i++)
         bytes += name_bytes(&stage->parts[i]);
-    stage->param_list = dp__calloc(stage->info.nparams + 1u, sizeof(*stage->param_list));
-    stage->names = dp__calloc(1, bytes);
-    if (stage->param_list == NULL || stage->names == NULL)
+    if (!dp__arrays(DP__ARRAY(stage->param_list, stage->info.nparams), DP__ARRAY(stage->names, bytes)))
         return dp_fail(DP_ERR_NOMEM, "stage: no memory for a list of %u parameters", stage->info.nparams);
     next = stage->names;
     for (int32_t i = 0; i < stage->nparts; i++) {
