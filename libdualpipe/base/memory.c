@@ -73,6 +73,15 @@ void dp__free(void *memory)
         hooks.release(hooks.user, memory);
 }
 
+/* A program that writes behind one array would reach the next one unseen. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { GAP = 64 };
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+enum { GAP = 0 };
+#endif
+
 bool dp__arrays_make(const dp__array_t *arrays, size_t n)
 {
     size_t total = 0, bytes;
@@ -81,12 +90,15 @@ bool dp__arrays_make(const dp__array_t *arrays, size_t n)
 
     for (size_t k = 0; k < n; k++)
         fits = fits && dp__mul(arrays[k].count, arrays[k].bytes, &bytes) && dp__round_up(bytes, 64, &bytes) &&
-               dp__add(total, bytes, &total);
+               dp__add(bytes, GAP, &bytes) && dp__add(total, bytes, &total);
     at = fits ? dp__calloc(total, 1) : NULL;
     for (size_t k = 0; k < n; k++) {
         memcpy(arrays[k].pointer, &at, sizeof(at));
+        if (at == NULL)
+            continue;
         bytes = arrays[k].count * arrays[k].bytes;
-        at += at != NULL ? (bytes + 63) / 64 * 64 : 0;
+        ASAN_POISON_MEMORY_REGION(at + bytes, (bytes + 63) / 64 * 64 + GAP - bytes);
+        at += (bytes + 63) / 64 * 64 + GAP;
     }
     return at != NULL;
 }

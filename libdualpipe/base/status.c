@@ -31,11 +31,11 @@ const char *dp_status_name(dp_status_t status)
         NAME(DP_ERR_SECURITY), NAME(DP_ERR_ABORTED),  NAME(DP_ERR_UNSUPPORTED), NAME(DP_ERR_INTERRUPTED),
         NAME(DP_ERR_DEVICE),   NAME(DP_ERR_OVERFLOW), NAME(DP_ERR_LOST),
     };
-    const int at = -(int)status;
+    const int count = sizeof(names) / sizeof(names[0]);
 
     if (status == DP_PENDING)
         return "DP_PENDING";
-    return at >= 0 && at < (int)(sizeof(names) / sizeof(names[0])) ? names[at] : "DP_ERR_?";
+    return status <= 0 && status > -count ? names[-status] : "DP_ERR_?";
 }
 
 const char *dp_last_error(void)

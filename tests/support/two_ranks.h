@@ -38,14 +38,11 @@ static inline dp__process_t *two_open(int32_t rank, int32_t size)
     dp__group_init(&p->group, rank, size, INT64_MAX, &p->cause, &no_link);
     p->wake_fd = p->hub.listener = p->hub.status.listener = -1;
     p->connections.room = 2 * (size_t)size + 2;
-    p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
     p->peers.rows = dp__calloc((size_t)size, sizeof(p->peers.rows[0]));
-    p->contacts = dp__calloc((size_t)size, sizeof(p->contacts[0]));
-    p->hub.gather.here = dp__calloc((size_t)size, sizeof(bool));
-    p->hub.said = dp__calloc((size_t)size, sizeof(*p->hub.said));
     p->join.settings = dp__calloc(1, 32);
-    two_require(p->connections.all != NULL && p->peers.rows != NULL && p->contacts != NULL &&
-                    p->hub.gather.here != NULL && p->join.settings != NULL,
+    two_require(dp__arrays(DP__ARRAY(p->connections.all, p->connections.room), DP__ARRAY(p->contacts, size),
+                           DP__ARRAY(p->hub.gather.here, size), DP__ARRAY(p->hub.said, size)) &&
+                    p->peers.rows != NULL && p->join.settings != NULL,
                 "no memory");
     snprintf(p->join.settings, 32, "job=\n");
     p->peers.count = rank == 0 ? size : 0;
