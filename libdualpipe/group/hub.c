@@ -469,7 +469,7 @@ static bool hear_step(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 /* ---- the end ---- */
 
-/* "...: of 4 ranks these did not come: 2, 3; a second rank 1 was refused" */
+/* "...: of 4 ranks these did not reach it: 2, 3; a second rank 1 was refused" */
 static void join_failed(dp__process_t *p, const char *who_waited)
 {
     dp__rank_list_t missing = {0};

@@ -104,7 +104,7 @@ case="different secrets"
 hosts_port=$((hosts_port + 1))
 hosts_ranks 1 sh -c '[ $RANK = 0 ] || export DUALPIPE_SECRET_FILE="$2"; exec env DP_TEST_JOIN=3 "$1" 3 1' sh "$rank" "$hosts_work/other"
 fails 1 'rank 1 was refused by rank 0 at 10.77.0.1:.*another secret'
-fails 0 'these did not come .*: 1; one that called itself rank 1 did not hold the secret'
+fails 0 'these did not reach .*: 1; one that called itself rank 1 did not hold the secret'
 case="no secret"
 hosts_port=$((hosts_port + 1))
 hosts_ranks 1 env -u DUALPIPE_SECRET_FILE "$rank" 3 1
