@@ -114,7 +114,10 @@ dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *a
 
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out)
 {
-    dp__environment_read();
+    char why[DP__ENVIRONMENT_WHY];
+
+    if (!dp__environment_read(why))
+        return dp_fail(DP_ERR_INVALID, "%s", why);
     memset(options_out, 0, sizeof(*options_out));
     if (given != NULL)
         DO(dp__take("group options", dp_group_options_t, DP_GROUP_OPTIONS_MIN, options_out, given));

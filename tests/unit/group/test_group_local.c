@@ -687,6 +687,22 @@ START_TEST(the_environment_is_looked_at_when_a_group_is_opened)
 }
 END_TEST
 
+START_TEST(a_senseless_variable_is_refused)
+{
+    static const char *const wrong[][2] = {{"DUALPIPE_TIMEOUT_SCALE", "abc"},  {"DUALPIPE_TIMEOUT_SCALE", "-1"},
+                                           {"DUALPIPE_TIMEOUT_SCALE", "nan"},  {"DUALPIPE_TIMEOUT_SCALE", "1e6"},
+                                           {"DUALPIPE_TIMEOUT_SCALE", "10 s"}, {"DUALPIPE_LOG", "dbug"}};
+    char what[64];
+    dp_group_t *group;
+
+    setenv(wrong[_i][0], wrong[_i][1], 1);
+    ck_assert_int_eq(dp_group_local(1, NULL, &group), DP_ERR_INVALID);
+    snprintf(what, sizeof(what), "%s=%s: ", wrong[_i][0], wrong[_i][1]);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), what));
+    unsetenv(wrong[_i][0]);
+}
+END_TEST
+
 /* ---- what a plugin finds out by itself ---- */
 
 typedef struct waiter {
@@ -740,6 +756,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, all_gather_gives_everybodys_bytes, 0, 5);
     tcase_add_loop_test(tc, a_plugin_ends_the_job_and_its_cause_wins, 0, 2);
+    tcase_add_loop_test(tc, a_senseless_variable_is_refused, 0, 6);
     tcase_add_test(tc, collect_hands_over_in_rank_order);
     tcase_add_test(tc, collect_tells_all_that_the_root_failed);
     tcase_add_test(tc, different_sizes_end_the_job);
