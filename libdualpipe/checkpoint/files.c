@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,6 +77,16 @@ dp_status_t dp__folder_sync(const char *path)
 dp_status_t dp__folder_make(const char *path)
 {
     return mkdir(path, 0777) == 0 || errno == EEXIST ? DP_OK : dp__io_fail(path);
+}
+
+dp_status_t dp__folder_begin(const char *path)
+{
+    char copy[DP__PATH_BYTES];
+
+    if (mkdir(path, 0777) != 0)
+        return errno == EEXIST ? DP_OK : dp__io_fail(path);
+    snprintf(copy, sizeof(copy), "%s", path);
+    return dp__folder_sync(dirname(copy));
 }
 
 dp_status_t dp__folder_publish(const char *from, const char *to)

@@ -25,6 +25,8 @@ dp_status_t dp__file_finish(int fd, const char *path);
 dp_status_t dp__folder_sync(const char *path);
 /* Makes the folder, if it is not there. */
 dp_status_t dp__folder_make(const char *path);
+/* The same for the one that checkpoints are in: its own name is on the disk, too. */
+dp_status_t dp__folder_begin(const char *path);
 /* Gives `from` the name `to`; what has that name already is swapped with it, in one instant. */
 dp_status_t dp__folder_publish(const char *from, const char *to);
 /* A folder of a checkpoint, its own files alone: others stay, and the folder with them. */

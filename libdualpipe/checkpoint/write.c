@@ -80,7 +80,13 @@ dp_status_t dp__checkpoint_write(const dp__write_t *w)
     DO(dp__path(folder, w->folder, name));
     dp__rank_name(name, w->rank, w->ranks);
     DO(dp__path(path, folder, name));
-    DO(dp__folder_make(folder));
+    status = dp__folder_make(folder);
+    if (status < 0 && access(w->folder, F_OK) != 0) { /* somebody has removed it */
+        DO(dp__folder_begin(w->folder));
+        status = dp__folder_make(folder);
+    }
+    if (status < 0)
+        return status;
     snprintf(partial, sizeof(partial), "%s.partial", path);
     status = write_file(w, partial);
     if (status < 0) {

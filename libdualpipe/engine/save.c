@@ -170,7 +170,7 @@ static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_save
     s->ranks = dp_group_size(p->group);
     s->settled = true;
     DO(dp__path(s->folder, options->folder, NULL));
-    DO(dp__folder_make(s->folder));
+    DO(dp__folder_begin(s->folder));
     if (s->rank == 0)
         DO(dp__checkpoint_clean(s->folder));
     return dp__snapshot_open(p, &s->snapshot);

@@ -111,6 +111,19 @@ else
     echo "skipped in part: no file system can be mounted here, so no disk was full"
 fi
 
+# A folder that somebody removes in mid-run is made again.
+threads 4 $losses --steps 150 --val-every 0 --sample 0 --microbatches 8 --quiet --checkpoint "$work/gone" --every 1 --keep 2 &
+run=$!
+tries=$((600 * scale))
+until ls "$work/gone" 2>/dev/null | grep -q '^step-' || [ "$tries" -eq 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.02
+done
+mv "$work/gone" "$work/taken"
+wait "$run"
+[ -d "$work/taken/step-00000150" ] && complain "a folder was not removed in time"
+[ -f "$work/gone/step-00000150/model.safetensors.index.json" ] || complain "a removed folder was not made again"
+
 # Somebody else's reader.
 python=python3
 if ! python3 -c 'import safetensors' 2>/dev/null; then

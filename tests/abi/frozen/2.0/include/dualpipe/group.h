@@ -9,7 +9,9 @@
  * rank, says what it was doing. Several ranks may live in one process as threads, each with a group
  * handle.
  *
- * Order at the end: dp_pipeline_close, then dp_group_leave. */
+ * Order at the end: dp_pipeline_close, then dp_group_leave.
+ *
+ * Since 0.2: dp_group_environment_t.again, .job. */
 #ifndef DUALPIPE_GROUP_H
 #define DUALPIPE_GROUP_H
 
