@@ -81,6 +81,12 @@ typedef struct outcome {
     size_t saved_bytes;
 } outcome_t;
 
+static void free_outcome(const outcome_t *outcome)
+{
+    for (int i = 0; i < 3; i++)
+        free(outcome->bytes[i]);
+}
+
 static bool outcome_of(lab_t *lab, const layer_t *layer, dp_recompute_t level, outcome_t *out)
 {
     block_t b = {.recompute = level, .deterministic = 1};
@@ -115,8 +121,10 @@ static bool levels_agree(lab_t *lab, const layer_t *layer, int *tried)
         const size_t bytes[3] = {tensor, tensor, conform_kernel_kind(lab->t)->whole(layer) * sum};
         outcome_t one = {0};
 
-        if (!outcome_of(lab, layer, (dp_recompute_t)level, &one))
+        if (!outcome_of(lab, layer, (dp_recompute_t)level, &one)) {
+            free_outcome(&none); /* of a plugin that does not recompute */
             return !conform_failed(lab->t);
+        }
         CHECK(lab->t, one.saved_bytes <= before, "level %d keeps %zu bytes, the level before it %zu", level,
               one.saved_bytes, before);
         before = one.saved_bytes;
@@ -128,8 +136,7 @@ static bool levels_agree(lab_t *lab, const layer_t *layer, int *tried)
         if (level == 0)
             none = one;
     }
-    for (int i = 0; i < 3; i++)
-        free(none.bytes[i]);
+    free_outcome(&none);
     ++*tried;
     return true;
 }
