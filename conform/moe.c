@@ -544,24 +544,22 @@ static void replicas_share_the_rows(conform_t *t)
 static bool same_bits(lab_t *lab, const layer_t *layer, const block_t blocks[2], const char *between)
 {
     static const char *const names[] = {"y", "dx", "gradients"};
-    unsigned char *bytes[2][3];
+    unsigned char *bytes[2][3] = {{NULL}};
     size_t counts[3] = {0};
     bool same = true;
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && same; i++) {
         block_t b = blocks[i];
         pass_t p;
 
-        if (!open_layer(&b, lab, layer) || !conform_pass_open(&p, &b, 3) || !conform_pass_run(&p, FORWARD, WEIGHT))
-            return false;
-        for (int k = 0; k < 3; k++) {
+        same = open_layer(&b, lab, layer) && conform_pass_open(&p, &b, 3) && conform_pass_run(&p, FORWARD, WEIGHT);
+        for (int k = 0; k < 3 && same; k++) {
             const area_t *area = k == 0 ? &p.y : k == 1 ? &p.dx : &b.grads;
 
             bytes[i][k] = conform_area_bytes(lab, area);
             counts[k] = area->bytes;
         }
-        if (!conform_pass_close(&p) || !conform_block_close(&b))
-            return false;
+        same = same && conform_pass_close(&p) && conform_block_close(&b);
     }
     for (int k = 0; k < 3; k++) {
         if (same && memcmp(bytes[0][k], bytes[1][k], counts[k]) != 0) {
