@@ -5,8 +5,11 @@
  * beside these two. */
 #include "train_moe.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static dp_status_t register_job(trainer_t *t, const char *name, void *memory, dp_dtype_t dtype, size_t count,
                                 int optional)
@@ -91,11 +94,13 @@ static dp_status_t register_history(trainer_t *t, history_t *h)
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && status == DP_OK; i++)
         status = register_job(t, rows[i].name, rows[i].memory, rows[i].dtype, rows[i].count, 0);
-    return status == DP_OK ? register_job(t, "history.begun", &h->begun, DP_I64, 1, 1) : status;
+    if (status == DP_OK)
+        status = register_job(t, "history.begun", &h->begun, DP_I64, 1, 1);
+    return status == DP_OK ? register_job(t, "run.job", &h->job, DP_I64, 1, 1) : status;
 }
 
-/* What the newest checkpoint says of its run. */
-static dp_status_t read_run(const char *folder, int64_t run[RUN_FACTS])
+/* What the newest checkpoint says under a name. */
+static dp_status_t read_newest(const char *folder, const char *name, int64_t *values, size_t bytes)
 {
     dp_checkpoint_t *checkpoint;
     uint64_t step;
@@ -106,19 +111,19 @@ static dp_status_t read_run(const char *folder, int64_t run[RUN_FACTS])
         status = dp_checkpoint_open(folder, step, &checkpoint);
     if (status != DP_OK)
         return status;
-    i = dp_checkpoint_find(checkpoint, "run");
-    status = i < 0 ? dp_fail(DP_ERR_INVALID, "%s: no run is named", folder)
-                   : dp_checkpoint_read(checkpoint, (uint32_t)i, run, RUN_FACTS * sizeof(run[0]));
+    i = dp_checkpoint_find(checkpoint, name);
+    status = i < 0 ? dp_fail(DP_ERR_INVALID, "%s: the newest checkpoint has no %s", folder, name)
+                   : dp_checkpoint_read(checkpoint, (uint32_t)i, values, bytes);
     dp_checkpoint_close(checkpoint);
     return status;
 }
 
 bool checkpoint_is_ours(const options_t *options, uint64_t job)
 {
-    int64_t there[RUN_FACTS];
+    int64_t there;
 
-    return *options->checkpoint != '\0' && read_run(options->checkpoint, there) == DP_OK &&
-           (uint64_t)there[RUN_JOB] == job;
+    return *options->checkpoint != '\0' &&
+           read_newest(options->checkpoint, "run.job", &there, sizeof(there)) == DP_OK && (uint64_t)there == job;
 }
 
 /* What a run cannot change and still be the one that it takes the place of. A checkpoint that
@@ -127,9 +132,9 @@ static dp_status_t compare_run(const trainer_t *t, const int64_t run[RUN_FACTS])
 {
     static const char *const names[] = {"--steps", "--seed", "the text's hash"};
     int64_t there[RUN_FACTS];
-    const dp_status_t status = read_run(t->options->checkpoint, there);
+    const dp_status_t status = read_newest(t->options->checkpoint, "run", there, sizeof(there));
 
-    for (int k = 0; k < RUN_JOB && status == DP_OK; k++)
+    for (int k = 0; k < RUN_FACTS && status == DP_OK; k++)
         if (there[k] != run[k])
             return dp_fail(DP_ERR_INVALID,
                            "--resume: %s is %lld, that of the run in %s was %lld: it would not be the same run",
@@ -176,6 +181,7 @@ dp_status_t checkpoint_register(trainer_t *t, history_t *h)
 dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
 {
     const options_t *o = t->options;
+    const int64_t job = h->job;
     int64_t step = 0;
     dp_status_t status = compare_run(t, h->run);
 
@@ -191,6 +197,7 @@ dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
     if (dp_group_rank(t->group) == 0 && !o->quiet)
         printf(step > 0 ? "resumed after %lld steps from %s\n" : "begun at step %lld: no checkpoint is in %s\n",
                (long long)step, o->checkpoint);
+    h->job = job; /* saves are ours from now on */
     *step_out = h->begun = step;
     return DP_OK;
 }
@@ -209,6 +216,26 @@ static dp_status_t check_folder(const trainer_t *t)
                    t->options->checkpoint, (unsigned long long)step);
 }
 
+/* Makes a file there, on the disk, and removes it again. */
+static dp_status_t try_folder(const char *folder)
+{
+    char path[4096];
+    int fd, error = 0;
+
+    snprintf(path, sizeof(path), "%s/.try-%d", folder, (int)getpid());
+    fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(errno));
+    if (write(fd, "", 1) != 1 || fsync(fd) != 0)
+        error = errno;
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    if (unlink(path) != 0 && error == 0)
+        error = errno;
+    return error == 0 ? DP_OK
+                      : dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(error));
+}
+
 dp_status_t checkpoint_begin(trainer_t *t, int64_t step)
 {
     const options_t *o = t->options;
@@ -219,7 +246,9 @@ dp_status_t checkpoint_begin(trainer_t *t, int64_t step)
         return DP_OK;
     if (step == 0 && !o->resume)
         status = check_folder(t);
-    return status < 0 ? status : dp_pipeline_save_open(t->pipeline, &save);
+    if (status == DP_OK)
+        status = dp_pipeline_save_open(t->pipeline, &save);
+    return status == DP_OK && dp_group_rank(t->group) == 0 ? try_folder(o->checkpoint) : status;
 }
 
 dp_status_t checkpoint_save(trainer_t *t, int64_t steps, bool last)

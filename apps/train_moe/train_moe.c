@@ -16,7 +16,6 @@
 #include "train_moe.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -94,28 +93,6 @@ static int output_path(const session_t *s, const char *file, const char *name, c
 #define CURVE_NAME "curve.svg"
 #endif
 
-/* Makes a file there, on the disk, and removes it again. */
-static dp_status_t try_folder(const char *folder)
-{
-    char path[4096];
-    int fd, error = 0;
-
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return dp_fail(DP_ERR_IO, "--checkpoint: %s: %s", folder, strerror(errno));
-    snprintf(path, sizeof(path), "%s/.try-%d", folder, (int)getpid());
-    fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(errno));
-    if (write(fd, "", 1) != 1 || fsync(fd) != 0)
-        error = errno;
-    if (close(fd) != 0 && error == 0)
-        error = errno;
-    if (unlink(path) != 0 && error == 0)
-        error = errno;
-    return error == 0 ? DP_OK
-                      : dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(error));
-}
-
 /* A path that cannot be written is better known before the training than after it. */
 static dp_status_t check_outputs(const session_t *s)
 {
@@ -135,7 +112,7 @@ static dp_status_t check_outputs(const session_t *s)
                 return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
             fclose(f);
         }
-    return *o->checkpoint != '\0' ? try_folder(o->checkpoint) : DP_OK;
+    return DP_OK;
 }
 
 static dp_status_t prepare_history(session_t *s)
@@ -505,7 +482,7 @@ static dp_status_t run_open(session_t *s)
         s->options.resume || (s->environment.again && checkpoint_is_ours(&s->options, s->environment.job)) ? -1 : 0;
     dp_status_t status;
 
-    s->history.run[RUN_JOB] = (int64_t)s->environment.job;
+    s->history.job = (int64_t)s->environment.job;
     status = checkpoint_register(&s->trainer, &s->history);
     if (status == DP_OK)
         status = get_ready(s, DP_OK, &step);

@@ -9,11 +9,12 @@
 
 #include "trainer.h"
 
-enum { RUN_JOB = 3, RUN_FACTS };
+enum { RUN_FACTS = 3 };
 
 /* What happened so far; the same on every rank. */
 typedef struct history {
-    int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text; the launcher's job */
+    int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text */
+    int64_t job;            /* the launcher's */
     int64_t steps, nvalid;
     int64_t begun;        /* steps of the checkpoint that was read last */
     double *loss, *norm;  /* [steps] */
