@@ -85,7 +85,8 @@ static void abort_communicator(dp_comm_t *comm, ncclComm_t *c)
 
 /* An abort waits for the device: for kernels of the other communicators, so a group tells them all
  * to end first, and for streams that wait for rows. Nobody calls NCCL any more when the lock is
- * free again, nor waits for the aborts. */
+ * free again, nor waits for the aborts. Streams that wait are let go behind that: what they wait
+ * for must not touch a caller's rows any more, which are freed then. */
 void nccl_fault_abort(dp_comm_t *comm)
 {
     pair_t *pairs;
@@ -93,12 +94,12 @@ void nccl_fault_abort(dp_comm_t *comm)
 
     if (comm->mailbox != NULL)
         __atomic_store_n(&comm->mailbox->aborted, 1, __ATOMIC_SEQ_CST);
-    nccl_rows_release(comm);
     pthread_mutex_lock(&comm->lock);
     first = !comm->broken;
     pairs = comm->pairs;
     comm->broken = true;
     pthread_mutex_unlock(&comm->lock);
+    nccl_rows_release(comm);
     if (!first)
         return;
     (void)comm->nccl->ncclGroupStart();

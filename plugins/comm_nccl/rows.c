@@ -13,6 +13,7 @@
 #include "exchange.h"
 #include "fault.h"
 
+#include "common/do.h"
 #include "cuda/launch.h"
 
 #include <sched.h>
@@ -171,18 +172,15 @@ static dp_status_t swap_rows(dp_exchange_t *x, const unsigned char *send, unsign
     cudaStream_t stream = (cudaStream_t)native(comm, s);
     ncclComm_t *comms[1] = {&comm->rows};
     ncclResult_t result = ncclSuccess;
-    dp_status_t status = DP_OK;
+    dp_status_t copied = DP_OK, moved;
 
+    DO(nccl_begin(comm)); /* behind an abort nobody touches a caller's rows */
     if (out[comm->rank] > 0)
-        status = CUDA_CHECK(comm->host,
+        copied = CUDA_CHECK(comm->host,
                             comm->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)(rows + (size_t)comm->rank * x->stretch),
                                                     (CUdeviceptr)(uintptr_t)(send + (size_t)first[comm->rank] * row),
                                                     (size_t)out[comm->rank] * row, native(comm, s)),
                             "copying our own rows");
-    if (status >= 0)
-        status = nccl_begin(comm);
-    if (status < 0)
-        return status;
     for (int32_t k = 1; k < n && fine(result); k++) {
         int32_t to = (comm->rank + k) % n, from = (comm->rank + n - k) % n;
 
@@ -193,7 +191,8 @@ static dp_status_t swap_rows(dp_exchange_t *x, const unsigned char *send, unsign
             result = comm->nccl->ncclRecv(rows + (size_t)from * x->stretch, (size_t)in[from] * row, ncclUint8, from,
                                           comm->rows, stream);
     }
-    return nccl_end(comm, result, comms, 1, x->label);
+    moved = nccl_end(comm, result, comms, 1, x->label);
+    return copied < 0 ? copied : moved;
 }
 
 static dp_status_t run_job(dp_comm_t *comm, const job_t *job)
