@@ -32,6 +32,64 @@ static int count_ways(void)
 
 /* ---- ways of multiplying ---- */
 
+/* Chooses a way. False: this machine lacks what it needs, which its refusal has to name; any other
+ * refusal fails the test. The ways that are left out are counted by NAME_is_here below. */
+static bool way_is_here(lab_t *lab, int way)
+{
+    static const char *const lacks[] = {NULL, NULL, "needs compute capability 9.0", "needs cuBLASLt 13.4 or later",
+                                        "needs compute capability 9.0"};
+    const layer_t layer = moe_layer(DP_BF16, 8, 16, 2, 1, 8, 0);
+    block_t b = {0};
+
+    debug_set("moe_cuda.products", ways[way]);
+    if (conform_block_open(&b, lab, &layer, 83))
+        return conform_block_close(&b);
+    if (conform_failed(lab->t) || lacks[way] == NULL || strstr(conform_last_error(), lacks[way]) == NULL)
+        conform_fail(lab->t, __FILE__, __LINE__, "%s does not open: %s", ways[way], conform_last_error());
+    return false;
+}
+
+static void is_here(conform_t *t, int way)
+{
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    if (!way_is_here(&lab, way) && !conform_failed(t)) {
+        conform_skip(t, "%s", conform_last_error());
+        return;
+    }
+    conform_lab_close(&lab);
+}
+
+static void wgmma_is_here(conform_t *t)
+{
+    is_here(t, 2);
+}
+
+static void cublaslt_is_here(conform_t *t)
+{
+    is_here(t, 3);
+}
+
+static void cutlass_is_here(conform_t *t)
+{
+    if (count_ways() < 5)
+        conform_skip(t, "this build had no CUTLASS");
+    else
+        is_here(t, 4);
+}
+
+/* Opens a block by the way that was chosen, which is here. */
+static bool opens(lab_t *lab, block_t *b, const layer_t *layer)
+{
+    if (conform_block_open(b, lab, layer, 83))
+        return true;
+    if (!conform_failed(lab->t))
+        conform_fail(lab->t, __FILE__, __LINE__, "%s", conform_last_error());
+    return false;
+}
+
 /* Sizes that are no multiple of anything, whole vectors of rows, several tiles and stages and ends
  * inside of them, all rows for one expert and for all. Warpgroup products are for bf16 alone; some
  * of the sizes do not fit them. */
@@ -48,7 +106,9 @@ static void each_way_of_multiplying(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int way = 0; way < count_ways(); way++)
+    for (int way = 0; way < count_ways() && !conform_failed(t); way++) {
+        if (!way_is_here(&lab, way))
+            continue;
         for (int i = 0; i < 3 * 4; i++) {
             const uint32_t *s = sizes[i % 4];
             const layer_t layer = moe_layer(dtypes[i / 4], s[0], s[1], s[2], s[3], s[4], s[5]);
@@ -56,10 +116,10 @@ static void each_way_of_multiplying(conform_t *t)
 
             if (way >= 2 && i / 4 < 2)
                 continue;
-            debug_set("moe_cuda.products", ways[way]);
-            if (!moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
+            if (!opens(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
                 return;
         }
+    }
     conform_lab_close(&lab);
 }
 
@@ -77,11 +137,12 @@ static void larger_products(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int i = 0; i < 1 + count_ways(); i++) {
+    for (int i = 0; i < 1 + count_ways() && !conform_failed(t); i++) {
         block_t b = {0};
 
-        debug_set("moe_cuda.products", ways[products[i].way]);
-        if (!moe_try(&lab, &b, &products[i].layer) || !moe_layer_is_right(&b, false))
+        if (!way_is_here(&lab, products[i].way))
+            continue;
+        if (!opens(&lab, &b, &products[i].layer) || !moe_layer_is_right(&b, false))
             return;
     }
     conform_lab_close(&lab);
@@ -95,14 +156,17 @@ static void each_way_takes_any_length(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int i = 0; i < count_ways() * 5; i++) {
-        layer_t layer = moe_layer(DP_BF16, 70, 16, 8, 2, 24, 1);
-        block_t b = {0};
+    for (int way = 0; way < count_ways() && !conform_failed(t); way++) {
+        if (!way_is_here(&lab, way))
+            continue;
+        for (int i = 0; i < 5; i++) {
+            layer_t layer = moe_layer(DP_BF16, 70, 16, 8, 2, 24, 1);
+            block_t b = {0};
 
-        layer.tokens = tokens[i % 5];
-        debug_set("moe_cuda.products", ways[i / 5]);
-        if (!moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
-            return;
+            layer.tokens = tokens[i];
+            if (!opens(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
+                return;
+        }
     }
     conform_lab_close(&lab);
 }
@@ -115,7 +179,7 @@ static bool results(lab_t *lab, const layer_t *layer, bool captured, double *out
     block_t b = {0};
     pass_t p;
 
-    if (!moe_try(lab, &b, layer) || !conform_pass_open(&p, &b, 0))
+    if (!opens(lab, &b, layer) || !conform_pass_open(&p, &b, 0))
         return false;
     for (int i = 0; i < b.kind->nsteps; i++) {
         dp_graph_t *graph;
@@ -151,8 +215,9 @@ static void calls_can_be_captured(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int way = 0; way < count_ways(); way++) {
-        debug_set("moe_cuda.products", ways[way]);
+    for (int way = 0; way < count_ways() && !conform_failed(t); way++) {
+        if (!way_is_here(&lab, way))
+            continue;
         if (!results(&lab, &layer, false, plain, counts) || !results(&lab, &layer, true, captured, counts))
             return;
         for (int i = 0; i < 3; i++) {
@@ -179,8 +244,9 @@ static void tensor_cores_are_plain_products(conform_t *t)
     debug_set("moe_cuda.products", "plain");
     if (!results(&lab, &layer, false, plain, counts))
         return;
-    for (int way = 0; way < count_ways(); way += way == 0 ? 2 : 1) {
-        debug_set("moe_cuda.products", ways[way]);
+    for (int way = 0; way < count_ways() && !conform_failed(t); way += way == 0 ? 2 : 1) {
+        if (!way_is_here(&lab, way))
+            continue;
         if (!results(&lab, &layer, false, tensor, counts))
             return;
         for (int i = 0; i < 3; i++) {
@@ -322,9 +388,8 @@ static void a_library_makes_the_products_of_experts(conform_t *t)
         return;
     }
     *(void **)&made = dlsym(library, "fake_cublaslt_grouped");
-    if (!conform_lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t) || !way_is_here(&lab, 3))
         return;
-    debug_set("moe_cuda.products", "cublaslt");
     before = made();
     if (!results(&lab, &layer, false, out, counts))
         return;
@@ -463,8 +528,9 @@ static void a_library_opens_for_large_products(conform_t *t)
     if (!conform_lab_open(&lab, t))
         return;
     b.lab = &lab;
-    for (int way = 3; way < count_ways(); way++) {
-        debug_set("moe_cuda.products", ways[way]);
+    for (int way = 3; way < count_ways() && !conform_failed(t); way++) {
+        if (!way_is_here(&lab, way))
+            continue;
         EXPECT_OK(t, b.kind->open(&b));
         b.kind->close(&b);
     }
@@ -487,6 +553,9 @@ static void a_way_that_is_none_is_refused(conform_t *t)
 
 static const conform_case_t cases[] = {
     MOE_CASES,
+    {CONFORM_CASE(wgmma_is_here, 0, "Where wgmma is left out, the device has none.")},
+    {CONFORM_CASE(cublaslt_is_here, 0, "Where cuBLASLt is left out, it is missing or too old.")},
+    {CONFORM_CASE(cutlass_is_here, 0, "Where CUTLASS is left out, this build or the device has none.")},
     {CONFORM_CASE(each_way_of_multiplying, 0, "Each way comes to the formula.")},
     {CONFORM_CASE(each_way_takes_any_length, 0, "Each way of multiplying takes fewer tokens than the shape says.")},
     {CONFORM_CASE(larger_products, 0, "So does each way with several tiles.")},
