@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * gpu_moe.c: how fast moe_cuda's calls are, against limits measured in the same run: a dense
- * product of cuBLASLt over as many rows, and a copy on the device.
+ * product of cuBLASLt over as many rows, and a copy on the device. "limit" names which of the two
+ * takes a call longer at best.
  *
  *   bench/gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts
  *   N] [--shared N] [--top-k N]
@@ -345,7 +346,7 @@ typedef struct figure {
     const char *name;
     call_t call;
     double products; /* FLOP */
-    double bytes;    /* least traffic; 0: not what limits the call */
+    double bytes;    /* least traffic; 0: not counted */
     double times[TURNS_MOST];
 } figure_t;
 
@@ -395,18 +396,18 @@ static void report(bench_t *b, figure_t *figures, double copy, double product)
     printf("copy         %8.0f GB/s (read + written)\nproduct      %8.1f TFLOP/s (cuBLASLt, %ld x %ld x "
            "%ld)\n\n",
            copy, product, b->set.tokens * b->set.top_k, b->set.expert_hidden, b->set.hidden);
-    printf("%-24s %9s %10s %8s %10s %8s\n", "call", "ms", "TFLOP/s", "of limit", "GB/s", "of limit");
+    printf("%-24s %9s %10s %10s %9s %8s\n", "call", "ms", "TFLOP/s", "GB/s", "limit", "of limit");
     for (i = 0; i < CALLS; i++) {
+        const figure_t *figure = &figures[i];
         const double ms = median(figures[i].times, b->set.turns);
-        const double flops = figures[i].products / ms / 1e9, bytes = figures[i].bytes / ms / 1e6;
+        const double by_product = product > 0 ? figure->products / product / 1e9 : 0;
+        const double by_copy = figure->bytes / copy / 1e6;
+        const char *limit = by_product > by_copy ? "product" : by_copy > 0 ? "copy" : "";
 
-        printf("%-24s %9.3f", figures[i].name, ms);
-        if (figures[i].products > 0)
-            printf(" %10.1f %8.2f", flops, product > 0 ? flops / product : 0);
-        else
-            printf(" %10s %8s", "", "");
-        if (figures[i].bytes > 0)
-            printf(" %10.0f %8.2f", bytes, bytes / copy);
+        printf("%-24s %9.3f %10.1f %10.0f %9s", figure->name, ms, figure->products / ms / 1e9, figure->bytes / ms / 1e6,
+               limit);
+        if (*limit != '\0')
+            printf(" %8.2f", (by_product > by_copy ? by_product : by_copy) / ms);
         printf("\n");
     }
 }
@@ -424,17 +425,30 @@ static void run(bench_t *b, double copy, double product)
     /* Forward: three products of 2 d f for each row of an expert, and of each token through the
      * shared ones. */
     const double forward = 6 * d * f * (rows + tokens * (double)set->shared);
+    /* Matrices are read once; of gradients there are as many, read and written. */
+    const double matrices = 3 * d * f * (double)(set->experts + set->shared);
+    const double inner = (rows + tokens * (double)set->shared) * f * real; /* [rows][f] once */
+    const double outer = rows * token + (set->shared > 0 ? tokens * token : 0);
     static figure_t figures[CALLS];
     const figure_t all[CALLS] = {
         {.name = "route", .call = b->vt->route, .bytes = 4 * tokens * token + rows * head},
         {.name = "dispatch", .call = b->vt->dispatch, .bytes = fanned},
-        {.name = "experts", .call = b->vt->experts, .products = forward},
+        {.name = "experts",
+         .call = b->vt->experts,
+         .products = forward,
+         .bytes = matrices * real + 2 * outer + 2 * inner},
         {.name = "combine", .call = b->vt->combine, .bytes = rows * token + tokens * (2 * token + own)},
         {.name = "combine_backward",
          .call = b->vt->combine_backward,
          .bytes = 3 * tokens * token + rows * head + fanned},
-        {.name = "experts_backward_input", .call = b->vt->experts_backward_input, .products = forward},
-        {.name = "experts_backward_weight", .call = b->vt->experts_backward_weight, .products = forward},
+        {.name = "experts_backward_input",
+         .call = b->vt->experts_backward_input,
+         .products = forward,
+         .bytes = matrices * real + 2 * outer + 4 * inner},
+        {.name = "experts_backward_weight",
+         .call = b->vt->experts_backward_weight,
+         .products = forward,
+         .bytes = 2 * matrices * sum + 2 * outer + 3 * inner},
         {.name = "dispatch_backward",
          .call = b->vt->dispatch_backward,
          .bytes = rows * (head + token) + tokens * (d * sum + own)},

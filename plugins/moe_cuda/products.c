@@ -54,7 +54,7 @@ dp_status_t moe_multiply(dp_moe_t *moe, moe_form_t form, bool sums, const moe_pr
         blocks = tiles(&p, by_rows, MOE_ROWS_M, MOE_ROWS_N);
         shared = MOE_WGMMA_SHARED;
     } else if (tensor) {
-        most = moe->sms * (by_rows ? 1 : 2);
+        most = moe->sms;
         blocks = by_rows ? tiles(&p, true, MOE_ROWS_M, MOE_ROWS_N) : tiles(&p, false, MOE_CELLS_M, MOE_CELLS_N);
         shared = by_rows ? MOE_ROWS_SHARED : MOE_CELLS_SHARED;
     } else {
