@@ -6,6 +6,7 @@
  * cuDNN 9.19 refuses another number of multiprocessors for attention on sm_90. The partition's
  * stream confines the kernels all the same. */
 #include "core.h"
+#include "handle.h"
 #include "plan.h"
 #include "share.h"
 
@@ -18,8 +19,8 @@ enum { LARGEST_DIM = 256, DIM_STEP = 8 };
 
 typedef struct cudnn_core {
     attn_dnn_t dnn;
-    cudnnHandle_t handle;
-    CUstream stream;                 /* that the handle has */
+    attn_handle_t *shared;
+    cudnnHandle_t handle;            /* the shared one */
     cudnnBackendDescriptor_t device; /* to plan for; NULL: the handle's */
     attn_sdpa_graph_t forward_graph, backward_graph;
     attn_sdpa_plan_t forward, backward;
@@ -101,7 +102,8 @@ static dp_status_t open_core(dp_attention_t *a)
     c->one = 1;
     a->core = c;
     DO(attn_dnn_load(a->host, a->n.sequence, &c->dnn));
-    DO(attn_dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it"));
+    DO(attn_handle_open(a->host, &c->dnn, &c->shared));
+    c->handle = attn_handle_native(c->shared);
     DO(make_plans(a, c));
     return lay_out_core(a, c);
 }
@@ -116,21 +118,19 @@ static void close_core(dp_attention_t *a)
     attn_sdpa_graph_close(&c->forward_graph);
     if (c->device != NULL)
         c->dnn.cudnnBackendDestroyDescriptor(c->device);
-    if (c->handle != NULL)
-        c->dnn.cudnnDestroy(c->handle);
+    attn_handle_close(c->shared);
     a->host->release(a->host, c);
 }
 
-static dp_status_t use_stream(const attn_pass_t *pass, cudnn_core_t *c)
+static dp_status_t run_plan(const attn_pass_t *pass, const attn_sdpa_plan_t *plan, const int64_t *ids,
+                            void *const *pointers, size_t count, void *workspace)
 {
+    cudnn_core_t *c = pass->attention->core;
     dp_status_t status;
 
-    if (c->stream == pass->stream)
-        return DP_OK;
-    status = attn_dnn_check(pass->attention->host, &c->dnn, c->dnn.cudnnSetStream(c->handle, pass->stream),
-                            "setting the stream");
-    if (status >= 0)
-        c->stream = pass->warm_up ? NULL : pass->stream; /* a later one may get the same address */
+    DO(attn_handle_lock(c->shared, pass->stream, pass->warm_up));
+    status = attn_sdpa_plan_run(plan, c->handle, ids, pointers, count, workspace);
+    attn_handle_unlock(c->shared);
     return status;
 }
 
@@ -144,15 +144,10 @@ static dp_status_t run_forward_plan(const attn_pass_t *pass, const attn_tensors_
     static const int64_t ids[] = {SDPA_Q, SDPA_K, SDPA_V, SDPA_OUT, SDPA_STATS, SDPA_SCALE, SDPA_MASKED};
     cudnn_core_t *c = pass->attention->core;
     void *const pointers[] = {(void *)t->q, (void *)t->k, (void *)t->v, t->out, t->saved, &c->scale, &c->masked};
-    dp_status_t status;
 
     if (pass->rehearsal)
         return DP_OK;
-    status = use_stream(pass, c);
-    if (status < 0)
-        return status;
-    return attn_sdpa_plan_run(&c->forward, c->handle, ids, pointers, sizeof(ids) / sizeof(ids[0]),
-                              scratch_at(t, c->workspace));
+    return run_plan(pass, &c->forward, ids, pointers, sizeof(ids) / sizeof(ids[0]), scratch_at(t, c->workspace));
 }
 
 static dp_status_t run_backward_plan(const attn_pass_t *pass, const attn_tensors_t *t)
@@ -166,14 +161,10 @@ static dp_status_t run_backward_plan(const attn_pass_t *pass, const attn_tensors
         t->dk,        t->dv,        t->delta,     &c->scale, &c->masked, &c->one,         scratch_at(t, c->dq_sums)};
     /* the sums of dq come last */
     const size_t count = sizeof(ids) / sizeof(ids[0]) - (a->deterministic ? 1 : 0);
-    dp_status_t status;
 
     if (pass->rehearsal)
         return DP_OK;
-    status = use_stream(pass, c);
-    if (status < 0)
-        return status;
-    return attn_sdpa_plan_run(&c->backward, c->handle, ids, pointers, count, scratch_at(t, c->workspace));
+    return run_plan(pass, &c->backward, ids, pointers, count, scratch_at(t, c->workspace));
 }
 
 const attn_core_t cudnn_core = {

@@ -7,6 +7,7 @@
 #include "first_use.h"
 #include "tests/support/debug.h"
 
+#include <cuda.h>
 #include <cudnn_graph.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -42,8 +43,13 @@ typedef struct call {
     char *workspace;
 } call_t;
 
+/* Streams of the handle for each priority, as cuDNN 9.19 has them: [how much above the least]. */
+enum { PRIORITIES = 6, STREAMS = 16 };
+
 struct cudnnContext {
     cudaStream_t stream;
+    CUevent order; /* recorded on each new stream */
+    CUstream own[PRIORITIES][STREAMS];
     call_t *calls;
 };
 
@@ -74,14 +80,61 @@ void cudnnGetLastErrorString(char *message, size_t bytes)
     snprintf(message, bytes, "%s", last_error);
 }
 
+/* ---- handles ---- */
+
+/* A function of the fake driver; NULL: there is none. */
+static void *driver_function(const char *name)
+{
+    const char *driver = debug_entry("lib.cuda");
+    void *handle = driver != NULL ? dlopen(driver, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD) : NULL;
+    void *function = handle != NULL ? dlsym(handle, name) : NULL;
+
+    if (handle != NULL)
+        dlclose(handle);
+    return function;
+}
+
+/* CALL(cuEventCreate, &event, flags) */
+#define CALL(name, ...)                                                                                                \
+    ({                                                                                                                 \
+        __typeof__(name) *function_ = NULL;                                                                            \
+                                                                                                                       \
+        *(void **)&function_ = driver_function(DRIVER_NAME(name));                                                     \
+        function_ != NULL ? function_(__VA_ARGS__) : CUDA_ERROR_NOT_INITIALIZED;                                       \
+    })
+#define DRIVER_NAME(name)  DRIVER_NAME_(name)
+#define DRIVER_NAME_(name) #name
+
+static int streams_made;
+
+/* Of all handles that are there. */
+int fake_cudnn_streams(void)
+{
+    return __atomic_load_n(&streams_made, __ATOMIC_RELAXED);
+}
+
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
 {
-    *handle = calloc(1, sizeof(**handle));
-    return *handle != NULL ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_ALLOC_FAILED;
+    cudnnHandle_t h = calloc(1, sizeof(*h));
+
+    *handle = h;
+    if (h == NULL)
+        return CUDNN_STATUS_ALLOC_FAILED;
+    if (CALL(cuEventCreate, &h->order, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
+        return CUDNN_STATUS_SUCCESS;
+    free(h);
+    *handle = NULL;
+    return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no fake driver, or no context");
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 {
+    for (int i = 0; i < PRIORITIES * STREAMS; i++)
+        if (handle->own[i / STREAMS][i % STREAMS] != NULL) {
+            (void)CALL(cuStreamDestroy, handle->own[i / STREAMS][i % STREAMS]);
+            __atomic_sub_fetch(&streams_made, 1, __ATOMIC_RELAXED);
+        }
+    (void)CALL(cuEventDestroy, handle->order);
     for (call_t *c = handle->calls, *next; c != NULL; c = next) {
         next = c->next;
         free(c->ids);
@@ -93,10 +146,34 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Those that are not there yet. */
+static cudnnStatus_t make_streams(cudnnHandle_t h, int priority, int above)
+{
+    for (int i = 0; i < STREAMS; i++) {
+        if (h->own[above][i] != NULL)
+            continue;
+        if (CALL(cuStreamCreateWithPriority, &h->own[above][i], CU_STREAM_NON_BLOCKING, priority) != CUDA_SUCCESS)
+            return refuse(CUDNN_STATUS_INTERNAL_ERROR, "the driver makes no stream");
+        __atomic_add_fetch(&streams_made, 1, __ATOMIC_RELAXED);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* Checks and streams are those of cuDNN 9.19. */
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
+    CUstream s = (CUstream)stream;
+    int priority = 0, least = 0;
+
+    if (s != NULL && stream != handle->stream && CALL(cuEventRecord, handle->order, s) != CUDA_SUCCESS)
+        return refuse(CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH, "the stream is not of the handle's context");
+    if (s != NULL && (CALL(cuStreamGetPriority, s, &priority) != CUDA_SUCCESS ||
+                      CALL(cuCtxGetStreamPriorityRange, &least, NULL) != CUDA_SUCCESS))
+        return refuse(CUDNN_STATUS_INTERNAL_ERROR, "the driver knows no priority");
+    if (abs(priority - least) >= PRIORITIES)
+        return refuse(CUDNN_STATUS_NOT_SUPPORTED, "a priority that is more than 5 from the least");
     handle->stream = stream;
-    return CUDNN_STATUS_SUCCESS;
+    return make_streams(handle, priority, abs(priority - least));
 }
 
 /* ---- descriptors ---- */
@@ -575,19 +652,12 @@ static cudnnStatus_t check_call(const call_t *call)
 
 static cudnnStatus_t enqueue(cudaStream_t stream, call_t *call)
 {
-    typedef int (*launch_fn)(cudaStream_t, void (*)(void *), void *);
-    const char *driver = debug_entry("lib.cuda");
-    void *handle = driver != NULL ? dlopen(driver, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD) : NULL;
-    union {
-        void *object;
-        launch_fn function;
-    } launch = {handle != NULL ? dlsym(handle, "cuLaunchHostFunc") : NULL};
+    const CUresult result = CALL(cuLaunchHostFunc, (CUstream)stream, run_call, call);
 
-    if (launch.object == NULL)
+    if (result == CUDA_ERROR_NOT_INITIALIZED)
         return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no fake driver");
-    return launch.function(stream, run_call, call) == 0
-               ? CUDNN_STATUS_SUCCESS
-               : refuse(CUDNN_STATUS_EXECUTION_FAILED, "the driver takes no call");
+    return result == CUDA_SUCCESS ? CUDNN_STATUS_SUCCESS
+                                  : refuse(CUDNN_STATUS_EXECUTION_FAILED, "the driver takes no call");
 }
 
 /* Values are small and few; ids of the plugin's scalars are those whose tensors are by value. */
@@ -613,8 +683,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     call_t *call;
 
     if (handle == NULL || !p->finished || !((object_t *)plan)->finished || ids == NULL || pointers == NULL ||
-        workspace == NULL || ids->count != pointers->count || *(void **)workspace->bytes == NULL)
-        return refuse(CUDNN_STATUS_BAD_PARAM, "the variant pack is not complete");
+        handle->stream == NULL || workspace == NULL || ids->count != pointers->count ||
+        *(void **)workspace->bytes == NULL)
+        return refuse(CUDNN_STATUS_BAD_PARAM, "the variant pack is not complete, or the handle has no stream");
     call = calloc(1, sizeof(*call));
     *call = (call_t){.next = handle->calls,
                      .graph = ((object_t *)plan)->graph,

@@ -222,11 +222,45 @@ static void plans_are_for_the_share_when_asked(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* cuDNN makes 16 streams for each handle and priority, which take places in the hardware queues. */
+static void instances_share_a_handle(conform_t *t)
+{
+    static const layer_t layer = {
+        .dtype = DP_BF16, .batch = 1, .sequence = 16, .hidden = 16, .heads = 2, .kv_heads = 2, .head_dim = 64};
+    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.cudnn"), RTLD_NOW) : NULL;
+    block_t blocks[3] = {{.deterministic = 1}, {.deterministic = 1}, {.deterministic = 1}};
+    int (*streams)(void) = NULL;
+    lab_t lab;
+
+    if (library == NULL) {
+        conform_skip(t, "only the fake cuDNN says how many streams it has");
+        return;
+    }
+    *(void **)&streams = dlsym(library, "fake_cudnn_streams");
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 3; i++) {
+        EXPECT(t, conform_block_open(&blocks[i], &lab, &layer, 3), "%s", conform_last_error());
+        if (!conform_block_is_right(&blocks[i], false))
+            return;
+        EXPECT(t, streams() == 16, "%d instances have %d streams of cuDNN", i + 1, streams());
+    }
+    for (int i = 0; i < 3; i++) {
+        EXPECT(t, streams() == 16, "with %d instances closed there are %d streams of cuDNN", i, streams());
+        if (!conform_block_is_right(&blocks[2], false) || !conform_block_close(&blocks[i]))
+            return;
+    }
+    EXPECT(t, streams() == 0, "%d streams of cuDNN are left", streams());
+    dlclose(library);
+    conform_lab_close(&lab);
+}
+
 static const conform_case_t cases[] = {
     {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the setting.")},
     {CONFORM_CASE(versions_known_to_be_wrong, 0, "Versions that are wrong for a shape are refused.")},
     {CONFORM_CASE(plans_are_for_the_share_when_asked, 0,
                   "With DUALPIPE_DEBUG=cudnn.share=1 plans are for the partition.")},
+    {CONFORM_CASE(instances_share_a_handle, 0, "Instances of a rank share a handle of cuDNN and its streams.")},
     {CONFORM_CASE(shapes_of_models, 0, "The shapes of models come to the formula, deterministic or not.")},
     {CONFORM_CASE(micro_batches_of_any_length, 0, "Fewer tokens than the shape says come to the formula.")},
     {CONFORM_CASE(deterministic_is_the_same_bits, 0, "Round after round gives the same bits.")},
