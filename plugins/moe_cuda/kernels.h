@@ -9,10 +9,11 @@
 #include "plugins/moe/dims.h"
 
 enum {
-    MOE_CHUNK = 1024,        /* choices that one block sorts */
-    MOE_SCAN_THREADS = 256,  /* of the blocks that work alone */
-    MOE_TOKEN_THREADS = 128, /* of blocks with a warp per token */
-    MOE_STRIP = 64,          /* tokens whose gradients of the norm's gain are summed first */
+    MOE_CHUNK = 1024,         /* choices that one block sorts */
+    MOE_SCAN_THREADS = 256,   /* of the blocks that work alone */
+    MOE_ALONE_THREADS = 1024, /* most of those that have many of them */
+    MOE_TOKEN_THREADS = 128,  /* of blocks with a warp per token */
+    MOE_STRIP = 64,           /* tokens whose gradients of the norm's gain are summed first */
     MOE_MOST_RANKS = 1024,
     MOE_ROW_ALIGNMENT = 128, /* bytes of a cache line: of sent rows */
     /* Tiles of products and the shared memory of their stages, by rows and by cells. */

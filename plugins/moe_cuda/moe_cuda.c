@@ -111,12 +111,13 @@ static unsigned row_threads(const dp_moe_t *moe, int32_t elements)
     return threads_for(elements, width);
 }
 
-/* As many blocks as run at once, but no more than there is work for. */
+/* No more blocks than there is work for, and several times what runs at once: so the last of them
+ * end together. */
 static unsigned blocks_for(const dp_moe_t *moe, int64_t most)
 {
-    const int64_t at_once = (int64_t)moe->sms * 8;
+    const int64_t enough = (int64_t)moe->sms * 32;
 
-    return (unsigned)(most < at_once ? most : at_once);
+    return (unsigned)(most < enough ? most : enough);
 }
 
 static void run_kernel(work_t *w, CUfunction kernel, cuda_dim_t grid, unsigned threads)
@@ -140,6 +141,14 @@ static void run_warps(work_t *w, CUfunction kernel)
 static void run_alone(work_t *w, CUfunction kernel)
 {
     run_kernel(w, kernel, CUDA_DIM(1), MOE_SCAN_THREADS);
+}
+
+/* A block for each rank, or one; its threads share `count`. */
+static void run_wide(work_t *w, CUfunction kernel, int32_t blocks, int32_t count)
+{
+    const int32_t threads = count < MOE_ALONE_THREADS ? (count + 31) / 32 * 32 : MOE_ALONE_THREADS;
+
+    run_kernel(w, kernel, CUDA_DIM((unsigned)blocks), (unsigned)threads);
 }
 
 /* A block per chunk of choices. */
@@ -510,10 +519,9 @@ static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *
     make_logits(&w);
     run_warps(&w, k->choices);
     run_chunks(&w, k->count);
-    run_alone(&w, k->replicas);
-    run_alone(&w, k->starts);
+    run_wide(&w, k->starts, 1, moe->n.replicas > moe->n.experts ? moe->n.replicas : moe->n.experts);
     run_chunks(&w, k->places);
-    run_kernel(&w, k->tokens, CUDA_DIM((unsigned)moe->n.ranks), MOE_SCAN_THREADS);
+    run_wide(&w, k->tokens, moe->n.ranks, w.call.n.tokens);
     if (moe->n.aux > 0 && io->aux_loss != NULL) {
         run_warps(&w, k->aux_tokens);
         run_alone(&w, k->aux_sum);
@@ -529,7 +537,7 @@ static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_
 
     transfer_out(&w, MOE_DISPATCH);
     run_kernel(&w, k->cells, CUDA_DIM2(blocks_for(moe, moe->n.pair_rows / 256 + 1), moe->n.ranks), 256);
-    run_alone(&w, k->groups);
+    run_wide(&w, k->groups, 1, moe->n.replicas);
     sort_rows(&w);
     take_rows(&w, &moe->out);
     return w.status;

@@ -39,7 +39,7 @@ typedef struct moe_layout {
     X(norm)                                                                                                            \
     X(norm_again)                                                                                                      \
     X(choices) X(aux_tokens) X(logits_backward) X(norm_backward) X(gain_strips) X(gain_sum) X(vectors_backward)
-#define MOE_ROUTE_COMMON(X) X(count) X(replicas) X(starts) X(places) X(tokens) X(aux_sum) X(split)
+#define MOE_ROUTE_COMMON(X) X(count) X(starts) X(places) X(tokens) X(aux_sum) X(split)
 #define MOE_ROWS_TYPED(X)   X(pack) X(sort) X(combine) X(gather) X(activate) X(activate_backward)
 #define MOE_ROWS_COMMON(X)  X(cells) X(groups) X(due)
 

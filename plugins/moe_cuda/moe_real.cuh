@@ -31,6 +31,44 @@ template <typename T> struct moe_width {
 #define MOE_BY_WIDTH(vectors, T, body, ...)                                                                            \
     ((vectors) ? body<T, moe_width<T>::most>(__VA_ARGS__) : body<T, 1>(__VA_ARGS__))
 
+enum { MOE_HELD = 4 }; /* vectors of a row that a thread holds, to load them all at once */
+
+/* Threads of blocks that hold rows, and how many such blocks a multiprocessor has registers for. */
+#define MOE_ROW_BOUNDS 256, 4
+
+/* Vectors `at` and every blockDim-th behind it, as far as there are. */
+template <typename V> CUDA_DEVICE void moe_hold(V (&held)[MOE_HELD], const V *row, int at, int count)
+{
+#pragma unroll
+    for (int l = 0; l < MOE_HELD; l++)
+        if (at + l * (int)blockDim.x < count)
+            held[l] = row[at + l * (int)blockDim.x];
+}
+
+/* Sum of what the threads before this one have, by all of a block; room: 32. */
+CUDA_DEVICE int moe_scan(int own, int *room, int *all_out)
+{
+    const int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    const int warps = (int)blockDim.x / CUDA_WARP;
+    int sum = own, before = 0, all = 0;
+
+    for (int step = 1; step < CUDA_WARP; step *= 2) {
+        const int other = __shfl_up_sync(CUDA_FULL_MASK, sum, step);
+
+        sum += lane >= step ? other : 0;
+    }
+    __syncthreads(); /* an earlier call's readers are done */
+    if (lane == CUDA_WARP - 1)
+        room[warp] = sum;
+    __syncthreads();
+    for (int w = 0; w < warps; w++) {
+        before += w < warp ? room[w] : 0;
+        all += room[w];
+    }
+    *all_out = all;
+    return before + sum - own;
+}
+
 /* The kernel of one product. */
 #define MOE_PRODUCT(name, bounds, ...)                                                                                 \
     extern "C" __global__ void __launch_bounds__ bounds moe_cuda_##name(const moe_product_t p)                         \

@@ -28,19 +28,31 @@ CUDA_DEVICE double exponential(double x)
 
 /* ---- norm: a block per token ---- */
 
-template <typename T, int W> CUDA_DEVICE void normalize_row(const moe_call_t &a, int64_t at, cuda_sum_t<T> rstd)
+/* held: the row's first vectors, and all there are when `all`. */
+template <typename T, int W>
+CUDA_DEVICE void normalize_held(const moe_call_t &a, int64_t at, cuda_sum_t<T> rstd, moe_vector<T, W> (&held)[MOE_HELD],
+                                bool all)
 {
     typedef moe_vector<T, W> vector;
     const vector *h = (const vector *)((const T *)a.h + at), *gain = (const vector *)a.norm;
     vector *out = (vector *)((T *)a.normed + at);
+    const int count = a.n.hidden / W, step = (int)blockDim.x;
 
-    for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
-        vector v = h[i], g = gain[i];
+    for (int i = (int)threadIdx.x; i < count; i += MOE_HELD * step) {
+        if (!all)
+            moe_hold(held, h, i, count); /* what it wrote itself */
+#pragma unroll
+        for (int l = 0; l < MOE_HELD; l++) {
+            if (i + l * step >= count)
+                continue;
+
+            const vector g = gain[i + l * step];
 
 #pragma unroll
-        for (int j = 0; j < W; j++)
-            v.at[j] = cuda_from_float<T>(cuda_float(v.at[j]) * rstd * cuda_float(g.at[j]));
-        out[i] = v;
+            for (int j = 0; j < W; j++)
+                held[l].at[j] = cuda_from_float<T>(cuda_float(held[l].at[j]) * rstd * cuda_float(g.at[j]));
+            out[i + l * step] = held[l];
+        }
     }
 }
 
@@ -48,28 +60,32 @@ template <typename T, int W> CUDA_DEVICE void norm_rows(const moe_call_t &a)
 {
     typedef moe_vector<T, W> vector;
     typedef moe_wide_t<T> wide;
+    const int count = a.n.hidden / W, step = (int)blockDim.x;
     __shared__ wide room[32];
 
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const int64_t at = (int64_t)t * a.n.hidden;
-        const vector *x = (const vector *)((const T *)a.input + at);
-        vector *h = (vector *)((T *)a.h + at);
+        vector *h = (vector *)((T *)a.h + at), held[MOE_HELD];
         wide square = 0;
         cuda_sum_t<T> rstd;
 
-        for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
-            const vector v = x[i];
-
+        for (int i = (int)threadIdx.x; i < count; i += MOE_HELD * step) {
+            moe_hold(held, (const vector *)((const T *)a.input + at), i, count);
 #pragma unroll
-            for (int j = 0; j < W; j++)
-                square += (wide)cuda_float(v.at[j]) * (wide)cuda_float(v.at[j]);
-            h[i] = v;
+            for (int l = 0; l < MOE_HELD; l++) {
+                if (i + l * step >= count)
+                    continue;
+#pragma unroll
+                for (int j = 0; j < W; j++)
+                    square += (wide)cuda_float(held[l].at[j]) * (wide)cuda_float(held[l].at[j]);
+                h[i + l * step] = held[l];
+            }
         }
         square = cuda_block_sum(square, room);
         rstd = (cuda_sum_t<T>)(1 / root(square / (wide)a.n.hidden + (wide)a.n.norm_eps));
         if (threadIdx.x == 0)
             ((cuda_sum_t<T> *)a.rstd)[t] = rstd;
-        normalize_row<T, W>(a, at, rstd); /* each thread reads what it wrote itself */
+        normalize_held<T, W>(a, at, rstd, held, count <= MOE_HELD * step);
     }
 }
 
@@ -78,7 +94,14 @@ template <typename T> CUDA_DEVICE void norm(const moe_call_t &a)
 {
     MOE_BY_WIDTH(a.n.vectors, T, norm_rows, a);
 }
-MOE_KERNEL(norm, norm, moe_call_t, 256)
+MOE_KERNEL(norm, norm, moe_call_t, MOE_ROW_BOUNDS)
+
+template <typename T, int W> CUDA_DEVICE void normalize_row(const moe_call_t &a, int64_t at, cuda_sum_t<T> rstd)
+{
+    moe_vector<T, W> held[MOE_HELD];
+
+    normalize_held<T, W>(a, at, rstd, held, false);
+}
 
 /* h, rstd -> normed, once more */
 template <typename T> CUDA_DEVICE void norm_again(const moe_call_t &a)
@@ -90,7 +113,7 @@ template <typename T> CUDA_DEVICE void norm_again(const moe_call_t &a)
         MOE_BY_WIDTH(a.n.vectors, T, normalize_row, a, at, rstd);
     }
 }
-MOE_KERNEL(norm_again, norm_again, moe_call_t, 256)
+MOE_KERNEL(norm_again, norm_again, moe_call_t, MOE_ROW_BOUNDS)
 
 /* ---- scores and choice: a warp per token, lane l has experts l, l + 32, ... ---- */
 
@@ -259,76 +282,68 @@ MOE_KERNEL(choices, choices, moe_call_t, MOE_TOKEN_THREADS)
 
 /* ---- places: a stable sort of the choices by expert, in chunks, a thread for each expert ---- */
 
-CUDA_DEVICE int load_chunk(const moe_call_t &a, int *experts)
+typedef moe_vector<int, 4> four;
+
+/* Behind the last choice there is no expert. Returns how many fours there are. */
+CUDA_DEVICE int load_chunk(const moe_call_t &a, four *experts, int *count_out)
 {
     const int64_t all = (int64_t)a.n.tokens * a.n.top_k, first = (int64_t)blockIdx.x * MOE_CHUNK;
-    const int count = all - first < MOE_CHUNK ? (int)(all - first) : MOE_CHUNK;
+    const int count = all - first < MOE_CHUNK ? (int)(all - first) : MOE_CHUNK, fours = (count + 3) / 4;
 
-    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
-        experts[i] = a.chosen[first + i];
+    for (int i = (int)threadIdx.x; i < fours * 4; i += (int)blockDim.x)
+        experts[i / 4].at[i % 4] = i < count ? a.chosen[first + i] : -1;
     __syncthreads();
-    return count;
+    *count_out = count;
+    return fours;
 }
 
 /* How often each expert is chosen in each chunk. */
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_count(const moe_call_t a)
 {
-    __shared__ int experts[MOE_CHUNK];
-    const int count = load_chunk(a, experts);
+    __shared__ four experts[MOE_CHUNK / 4];
+    int count;
+    const int fours = load_chunk(a, experts, &count);
 
     for (int e = (int)threadIdx.x; e < a.n.experts; e += (int)blockDim.x) {
         int found = 0;
 
-        for (int i = 0; i < count; i++)
-            found += experts[i] == e;
+#pragma unroll 4
+        for (int i = 0; i < fours; i++) {
+            const four at = experts[i];
+
+            found += (at.at[0] == e) + (at.at[1] == e) + (at.at[2] == e) + (at.at[3] == e);
+        }
         a.histogram[(int64_t)blockIdx.x * a.n.experts + e] = found;
     }
 }
 
-/* Sum of what the threads before this one have; room: two for each thread. */
-CUDA_DEVICE int exclusive_scan(int own, int *room)
+/* Replicas of e are list[list_first[e]] ... list[list_first[e + 1] - 1], ascending. */
+CUDA_DEVICE void list_replicas(const moe_call_t &a, int *room)
 {
-    const int threads = (int)blockDim.x, me = (int)threadIdx.x;
-    int from = 0;
-
-    room[me] = own;
-    __syncthreads();
-    for (int step = 1; step < threads; step *= 2) {
-        const int to = threads - from;
-
-        room[to + me] = room[from + me] + (me >= step ? room[from + me - step] : 0);
-        from = to;
-        __syncthreads();
-    }
-    return room[from + me] - own;
-}
-
-/* One block: replicas of e are list[list_first[e]] ... list[list_first[e + 1] - 1], ascending. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_replicas(const moe_call_t a)
-{
-    __shared__ int room[2 * MOE_SCAN_THREADS];
     const int experts = a.n.experts, strip = (experts + (int)blockDim.x - 1) / (int)blockDim.x;
     const int begin = (int)threadIdx.x * strip, end = begin + strip < experts ? begin + strip : experts;
-    int sum = 0, at;
+    int sum = 0, at, all;
 
     for (int e = begin; e < end; e++) {
-        int found = 0;
+        int found = a.placement == 0;
 
-        for (int r = 0; r < a.n.replicas; r++)
-            found += (a.placement != 0 ? a.placement[r] : r) == e;
+        for (int r = 0; r < a.n.replicas && a.placement != 0; r++)
+            found += a.placement[r] == e;
         if (found == 0)
             moe_fault(a, MOE_FAULT_PLACEMENT, e, 0);
         sum += found;
     }
-    at = exclusive_scan(sum, room);
+    at = moe_scan(sum, room, &all);
     for (int e = begin; e < end; e++) {
         a.list_first[e] = at;
-        for (int r = 0; r < a.n.replicas; r++)
-            if ((a.placement != 0 ? a.placement[r] : r) == e)
+        if (a.placement == 0)
+            a.list[at++] = e;
+        for (int r = 0; r < a.n.replicas && a.placement != 0; r++)
+            if (a.placement[r] == e)
                 a.list[at++] = r;
     }
-    if (begin < experts && end == experts)
-        a.list_first[experts] = at;
+    if (threadIdx.x == 0)
+        a.list_first[experts] = all;
 }
 
 /* Row i of an expert goes to its replica (i + begin) mod c. */
@@ -337,32 +352,49 @@ CUDA_DEVICE int turn_of(const moe_call_t &a, int c)
     return (int)(((unsigned)a.n.rank + (unsigned)a.microbatch) % (unsigned)c);
 }
 
-/* One block: counts of the experts; the histogram becomes places within the expert; starts[r]:
- * first place of a replica; heads for each rank. The replicas of a rank are consecutive, so sorting
- * by replica sorts by destination as well. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(const moe_call_t a)
+/* An expert's numbers in all chunks become what there is of it before each; their sum. */
+CUDA_DEVICE int add_chunks(const moe_call_t &a, int e, int chunks)
 {
-    __shared__ int room[2 * MOE_SCAN_THREADS];
-    const int64_t all = (int64_t)a.n.tokens * a.n.top_k;
-    const int chunks = (int)((all + MOE_CHUNK - 1) / MOE_CHUNK), experts = a.n.experts;
-    const int replicas = a.n.replicas, strip = (replicas + (int)blockDim.x - 1) / (int)blockDim.x;
-    const int begin = (int)threadIdx.x * strip, end = begin + strip < replicas ? begin + strip : replicas;
-    int sum = 0, start;
+    enum { AT_ONCE = 8 };
+    int found = 0, here[AT_ONCE];
 
-    for (int r = (int)threadIdx.x; r < replicas; r += (int)blockDim.x)
+    for (int chunk = 0; chunk < chunks; chunk += AT_ONCE) {
+        int *at = a.histogram + (int64_t)chunk * a.n.experts + e;
+
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            here[i] = chunk + i < chunks ? at[(int64_t)i * a.n.experts] : 0;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (chunk + i < chunks)
+                at[(int64_t)i * a.n.experts] = found;
+            found += here[i];
+        }
+    }
+    return found;
+}
+
+/* One block: which replicas experts have; counts of the experts; the histogram becomes places
+ * within the expert; starts[r]: first place of a replica; heads for each rank. The replicas of a
+ * rank are consecutive, so sorting by replica sorts by destination as well. */
+extern "C" __global__ void __launch_bounds__(MOE_ALONE_THREADS, 1) moe_cuda_starts(const moe_call_t a)
+{
+    __shared__ int room[32];
+    const int all = a.n.tokens * a.n.top_k, chunks = (all + MOE_CHUNK - 1) / MOE_CHUNK;
+    const int experts = a.n.experts, threads = (int)blockDim.x;
+    const int replicas = a.n.replicas, strip = (replicas + threads - 1) / threads;
+    const int begin = (int)threadIdx.x * strip, end = begin + strip < replicas ? begin + strip : replicas;
+    const int few = (a.n.ranks + threads - 1) / threads, rank = (int)threadIdx.x * few;
+    const int last = rank + few < a.n.ranks ? rank + few : a.n.ranks;
+    int sum = 0, start, lists = 0, unused;
+
+    list_replicas(a, room);
+    for (int r = (int)threadIdx.x; r < replicas; r += threads)
         a.starts[r] = 0; /* of replicas of no expert there is */
     __syncthreads();
-    for (int e = (int)threadIdx.x; e < experts; e += (int)blockDim.x) {
-        const int c = a.list_first[e + 1] - a.list_first[e];
-        int found = 0;
+    for (int e = (int)threadIdx.x; e < experts; e += threads) {
+        const int c = a.list_first[e + 1] - a.list_first[e], found = add_chunks(a, e, chunks);
 
-        for (int chunk = 0; chunk < chunks; chunk++) {
-            int *at = a.histogram + (int64_t)chunk * experts + e;
-            const int here = *at;
-
-            *at = found;
-            found += here;
-        }
         a.counts[e] = found;
         for (int q = 0; q < c; q++) { /* rows i of `found` with (i + turn) mod c == q */
             const int first = (q - turn_of(a, c) + c) % c;
@@ -373,7 +405,7 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(c
     __syncthreads();
     for (int r = begin; r < end; r++)
         sum += a.starts[r];
-    start = exclusive_scan(sum, room);
+    start = moe_scan(sum, room, &unused);
     for (int r = begin; r < end; r++) {
         const int here = a.starts[r];
 
@@ -381,87 +413,81 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(c
         start += here;
     }
     __syncthreads(); /* starts are seen by the whole block */
-    for (int p = (int)threadIdx.x; p < a.n.ranks; p += (int)blockDim.x) {
-        const int first = p * a.n.local, next = first + a.n.local;
-        const int stop = next < replicas ? a.starts[next] : (int)all;
+    for (int p = rank; p < last; p++) {
+        const int first = a.starts[p * a.n.local], next = (p + 1) * a.n.local;
+        const int heads = (next < replicas ? a.starts[next] : all) - first;
 
-        a.out_first[p] = a.starts[first];
-        a.out_heads[p] = stop - a.starts[first];
-        if (a.out_heads[p] > a.n.pair_rows)
-            moe_fault(a, MOE_FAULT_SENT, p, a.out_heads[p]);
+        a.out_first[p] = first;
+        a.out_heads[p] = heads;
+        lists += MOE_LIST_ROWS(heads, a.n.row_bytes);
+        if (heads > a.n.pair_rows)
+            moe_fault(a, MOE_FAULT_SENT, p, heads);
     }
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (int p = 0, lists = 0; p < a.n.ranks; p++) {
-            a.out_offsets[p] = a.out_first[p] + lists; /* room for a row for each head */
-            lists += MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes);
-        }
+    lists = moe_scan(lists, room, &unused);
+    for (int p = rank; p < last; p++) {
+        a.out_offsets[p] = a.out_first[p] + lists; /* room for a row for each head */
+        lists += MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_places(const moe_call_t a)
 {
-    __shared__ int experts[MOE_CHUNK], places[MOE_CHUNK];
+    __shared__ four experts[MOE_CHUNK / 4];
+    __shared__ int places[MOE_CHUNK];
     const int64_t first = (int64_t)blockIdx.x * MOE_CHUNK;
-    const int count = load_chunk(a, experts);
+    int count;
+    const int fours = load_chunk(a, experts, &count);
 
     for (int e = (int)threadIdx.x; e < a.n.experts; e += (int)blockDim.x) {
         int next = a.histogram[(int64_t)blockIdx.x * a.n.experts + e];
 
-        for (int i = 0; i < count; i++)
-            if (experts[i] == e)
-                places[i] = next++;
+#pragma unroll 4
+        for (int i = 0; i < fours; i++) {
+            const four at = experts[i];
+
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (at.at[j] == e)
+                    places[4 * i + j] = next++;
+        }
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
-        const int from = a.list_first[experts[i]], c = a.list_first[experts[i] + 1] - from;
-        int r, place = 0;
+        const int e = experts[i / 4].at[i % 4], from = a.list_first[e], c = a.list_first[e + 1] - from;
+        int r = 0, place = 0;
 
         if (c > 0) { /* else a fault was found */
-            r = a.list[from + (places[i] + turn_of(a, c)) % c];
+            r = a.list[from + (c > 1 ? (places[i] + turn_of(a, c)) % c : 0)];
             place = a.starts[r] + places[i] / c;
-        } else {
-            r = 0;
         }
         a.replica[first + i] = r;
         a.place[first + i] = place;
     }
 }
 
-/* A block for each rank: numbers the tokens that go to it. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_tokens(const moe_call_t a)
+/* A block for each rank: numbers the tokens that go to it, a thread takes one. */
+extern "C" __global__ void __launch_bounds__(MOE_ALONE_THREADS) moe_cuda_tokens(const moe_call_t a)
 {
-    __shared__ int room[2 * MOE_SCAN_THREADS];
-    const int p = (int)blockIdx.x, k = a.n.top_k, strip = (a.n.tokens + (int)blockDim.x - 1) / (int)blockDim.x;
-    const int begin = (int)threadIdx.x * strip, end = begin + strip < a.n.tokens ? begin + strip : a.n.tokens;
-    const int first = p * a.n.local, last = first + a.n.local - 1;
-    int sum = 0, at;
+    __shared__ int room[32];
+    const int p = (int)blockIdx.x, k = a.n.top_k, first = p * a.n.local, end = first + a.n.local;
+    int before = 0;
 
-    for (int t = begin; t < end; t++) {
-        bool goes = false;
+    for (int start = 0; start < a.n.tokens; start += (int)blockDim.x) { /* all threads alike */
+        const int t = start + (int)threadIdx.x, choices = t < a.n.tokens ? k : 0;
+        const int *replica = a.replica + (int64_t)t * k;
+        int goes = 0, at, here;
 
-        for (int j = 0; j < k; j++) {
-            const int r = a.replica[(int64_t)t * k + j];
-
-            goes = goes || (r >= first && r <= last);
-        }
-        sum += goes;
+#pragma unroll 8
+        for (int j = 0; j < choices; j++)
+            goes |= replica[j] >= first && replica[j] < end;
+        at = before + moe_scan(goes, room, &here);
+        before += here;
+        for (int j = 0; j < choices && goes; j++)
+            if (replica[j] >= first && replica[j] < end)
+                a.row[(int64_t)t * k + j] = at;
     }
-    at = exclusive_scan(sum, room);
-    if (threadIdx.x == blockDim.x - 1)
-        a.out_counts[p] = MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes) + at + sum;
-    for (int t = begin; t < end; t++) {
-        bool goes = false;
-
-        for (int j = 0; j < k; j++) {
-            const int64_t choice = (int64_t)t * k + j;
-
-            if (a.replica[choice] >= first && a.replica[choice] <= last) {
-                a.row[choice] = at;
-                goes = true;
-            }
-        }
-        at += goes;
-    }
+    if (threadIdx.x == 0)
+        a.out_counts[p] = MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes) + before;
 }
 
 /* ---- auxiliary loss ---- */

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * moe_rows.cu: rows on their way, as plugins/moe/dims.h has it: fanned out to (expert, source rank)
  * order where they arrive, and summed in the order of choice when they are back. A block takes a
- * row, or a token with all its rows. */
+ * row, or a token with all its rows; what goes to several places is read once. */
 #include "moe_real.cuh"
 
 CUDA_DEVICE moe_list_t *list_at(char *rows, int64_t row_bytes, int64_t row)
@@ -52,27 +52,48 @@ CUDA_DEVICE void pad_row(char *row, int64_t row_bytes, int64_t data_bytes)
         row[i] = 0;
 }
 
-/* A block copies one row; several loads are on their way at once. */
-template <typename V> CUDA_DEVICE void copy_row(V *to, const V *from, int count)
+/* Where a block writes a row, each warp's addresses one behind the other. */
+struct moe_targets {
+    char *to[256];
+    int count[256 / CUDA_WARP];
+};
+
+/* Each thread gives an address, or 0. */
+CUDA_DEVICE void share_targets(moe_targets *targets, char *to)
 {
-    const int step = (int)blockDim.x;
-    int i = (int)threadIdx.x;
+    const int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    const unsigned given = __ballot_sync(CUDA_FULL_MASK, to != 0);
 
-    for (; i + 3 * step < count; i += 4 * step) {
-        const V v0 = from[i], v1 = from[i + step], v2 = from[i + 2 * step], v3 = from[i + 3 * step];
+    __syncthreads(); /* the row before is written */
+    if (to != 0)
+        targets->to[warp * CUDA_WARP + __popc(given & ((1u << lane) - 1))] = to;
+    if (lane == 0)
+        targets->count[warp] = __popc(given);
+    __syncthreads();
+}
 
-        to[i] = v0;
-        to[i + step] = v1;
-        to[i + 2 * step] = v2;
-        to[i + 3 * step] = v3;
+/* Writes a row, whose first vectors are held, to all targets. */
+template <typename V>
+CUDA_DEVICE void write_targets(const moe_targets &targets, V (&held)[MOE_HELD], const V *row, int count)
+{
+    const int step = (int)blockDim.x, warps = step / CUDA_WARP;
+
+    for (int i = (int)threadIdx.x; i < count; i += MOE_HELD * step) {
+        if (i >= MOE_HELD * step)
+            moe_hold(held, row, i, count);
+        for (int w = 0; w < warps; w++)
+            for (int t = 0; t < targets.count[w]; t++) {
+                V *to = (V *)targets.to[w * CUDA_WARP + t];
+
+#pragma unroll
+                for (int l = 0; l < MOE_HELD; l++)
+                    if (i + l * step < count)
+                        to[i + l * step] = held[l];
+            }
     }
-    for (; i < count; i += step)
-        to[i] = from[i];
 }
 
 /* ---- out ---- */
-
-enum { HELD = 16 }; /* choices whose addresses a block keeps at hand */
 
 /* Writes the head of (token, choice). Returns where the row goes that belongs to it; 0 when an
  * earlier choice of the token has the same one. */
@@ -94,35 +115,28 @@ template <typename T, int W> CUDA_DEVICE void pack_rows(const moe_call_t &a, con
 {
     typedef moe_vector<T, W> vector;
     const cuda_sum_t<T> *weights = (const cuda_sum_t<T> *)a.weights;
-    __shared__ char *to[HELD];
+    const int k = a.n.top_k, count = a.n.hidden / W;
+    __shared__ moe_targets targets;
 
     write_lists(a.rows, a.n.row_bytes, a.out_offsets, a.out_heads, a.n.ranks, a.label);
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const vector *row = (const vector *)(from + (int64_t)t * a.n.hidden);
 
-        for (int j = 0; j < a.n.top_k; j += HELD) {
-            const int count = a.n.top_k - j < HELD ? a.n.top_k - j : HELD;
+        for (int first = 0; first <= k; first += (int)blockDim.x) {
+            const int j = first + (int)threadIdx.x;
+            vector held[MOE_HELD];
+            char *to = 0;
 
-            __syncthreads();
-            if ((int)threadIdx.x < count) {
-                const int c = j + (int)threadIdx.x;
-                char *out =
-                    place_row(a, t, c, a.label == MOE_DISPATCH ? (double)weights[(int64_t)t * a.n.top_k + c] : 0);
-
-                if (out != 0)
-                    pad_row(out, a.n.row_bytes, (int64_t)a.n.hidden * (int64_t)sizeof(T));
-                to[threadIdx.x] = out;
+            moe_hold(held, row, (int)threadIdx.x, count);
+            if (j < k) {
+                to = place_row(a, t, j, a.label == MOE_DISPATCH ? (double)weights[(int64_t)t * k + j] : 0);
+                if (to != 0)
+                    pad_row(to, a.n.row_bytes, (int64_t)a.n.hidden * (int64_t)sizeof(T));
+            } else if (j == k && keep != 0) {
+                to = (char *)(keep + (int64_t)t * a.n.hidden);
             }
-            __syncthreads();
-            for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
-                const vector v = row[i];
-
-                for (int l = 0; l < count; l++)
-                    if (to[l] != 0)
-                        ((vector *)to[l])[i] = v;
-                if (keep != 0 && j == 0)
-                    ((vector *)(keep + (int64_t)t * a.n.hidden))[i] = v;
-            }
+            share_targets(&targets, to);
+            write_targets(targets, held, row, count);
         }
     }
 }
@@ -136,7 +150,7 @@ template <typename T> CUDA_DEVICE void pack(const moe_call_t &a)
 
     MOE_BY_WIDTH(a.n.vectors, T, pack_rows, a, from, keep);
 }
-MOE_KERNEL(pack, pack, moe_call_t, 256)
+MOE_KERNEL(pack, pack, moe_call_t, MOE_ROW_BOUNDS)
 
 /* ---- in ---- */
 
@@ -164,8 +178,8 @@ CUDA_DEVICE int believed(const moe_call_t &a, int p)
     return a.arrived_counts[p] != 0 && list_is_valid(a, p, &unused) ? arrived_list(a, p)->heads : 0;
 }
 
-/* from[p, e]: the first head of expert e among those of rank p (y), which are sorted by expert;
- * from[p, L]: their number. */
+/* from[p, e]: the first head of expert e among those of rank p (y), which are sorted by expert and
+ * then by row; from[p, L]: their number. */
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_cells(const moe_call_t a)
 {
     const int p = (int)blockIdx.y, count = believed(a, p), step = (int)(gridDim.x * blockDim.x);
@@ -179,7 +193,8 @@ extern "C" __global__ void __launch_bounds__(256) moe_cuda_cells(const moe_call_
         const int before = i == 0 ? -1 : heads[i - 1].expert, expert = i == count ? a.n.local : heads[i].expert;
 
         if (expert < before || expert < 0 || before < -1 || expert > a.n.local ||
-            (i < count && (expert == a.n.local || heads[i].row < 0 || heads[i].row >= rows))) {
+            (i < count && (expert == a.n.local || heads[i].row < 0 || heads[i].row >= rows)) ||
+            (i > 0 && expert == before && heads[i].row <= heads[i - 1].row)) {
             moe_fault(a, MOE_FAULT_STEP, p, 0);
             continue;
         }
@@ -188,67 +203,63 @@ extern "C" __global__ void __launch_bounds__(256) moe_cuda_cells(const moe_call_
     }
 }
 
-/* One block: cells, groups and what there is of each rank; nothing at all after a fault. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_groups(const moe_call_t a)
+/* One block: cells, groups and what there is of each rank; nothing at all after a fault. A thread
+ * takes cells that follow each other, by expert and rank, and ranks. */
+extern "C" __global__ void __launch_bounds__(MOE_ALONE_THREADS) moe_cuda_groups(const moe_call_t a)
 {
-    const int ranks = a.n.ranks, local = a.n.local;
-    __shared__ int bad;
+    const int ranks = a.n.ranks, local = a.n.local, cells = local * ranks, threads = (int)blockDim.x;
+    const int strip = (cells + threads - 1) / threads, begin = (int)threadIdx.x * strip;
+    const int end = begin + strip < cells ? begin + strip : cells, few = (ranks + threads - 1) / threads;
+    const int rank = (int)threadIdx.x * few, last = rank + few < ranks ? rank + few : ranks;
+    __shared__ int room[32], bad;
+    int rows = 0, all, at, heads = 0, lists = 0;
+    auto rows_of = [&](int cell) {
+        const int *from = a.from + (int64_t)(cell % ranks) * (local + 1) + cell / ranks;
+
+        return from[1] - from[0];
+    };
 
     if (threadIdx.x == 0)
         bad = cuda_load_acquire(&a.fault->kind) != 0;
-    __syncthreads();
-    for (int e = (int)threadIdx.x; e < local; e += (int)blockDim.x) {
-        int rows = 0;
+    for (int cell = begin; cell < end; cell++)
+        rows += rows_of(cell);
+    at = moe_scan(rows, room, &all);
+    if (threadIdx.x == 0 && !bad && all > a.n.rows)
+        moe_fault(a, MOE_FAULT_ROOM, -1, all);
 
-        for (int p = 0; p < ranks; p++) {
-            const int *from = a.from + (int64_t)p * (local + 1) + e;
-            const int here = bad ? 0 : from[1] - from[0];
+    const bool none = bad || all > a.n.rows;
 
-            a.cells[(int64_t)e * ranks + p] = here;
-            rows += here;
-        }
-        a.group_rows[e] = rows;
+    for (int cell = begin; cell < end; cell++) {
+        const int here = none ? 0 : rows_of(cell);
+
+        at = none ? 0 : at;
+        a.cells[cell] = here;
+        a.first[cell] = at;
+        if (cell % ranks == 0)
+            a.group_first[cell / ranks] = at;
+        at += here;
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        int at = 0;
+    for (int p = rank; p < last; p++) {
+        const int count = none ? 0 : believed(a, p);
 
-        for (int e = 0; e < local; e++) {
-            a.group_first[e] = at;
-            at += a.group_rows[e];
-        }
-        if (at > a.n.rows) {
-            moe_fault(a, MOE_FAULT_ROOM, -1, at);
-            bad = 1;
-        }
-        at = 0;
-        for (int p = 0, lists = 0; p < ranks; p++) {
-            const int heads = bad ? 0 : believed(a, p), list = MOE_LIST_ROWS(heads, a.n.row_bytes);
-
-            a.in_first[p] = at;
-            a.in_heads[p] = heads;
-            a.in_counts[p] = bad ? 0 : a.arrived_counts[p];
-            a.back_offsets[p] = at + lists;
-            a.back_counts[p] = list + heads;
-            at += heads;
-            lists += list;
-        }
+        heads += count;
+        lists += MOE_LIST_ROWS(count, a.n.row_bytes);
     }
-    __syncthreads();
-    for (int e = (int)threadIdx.x; e < local; e += (int)blockDim.x) {
-        int at = a.group_first[e];
+    heads = moe_scan(heads, room, &rows);
+    lists = moe_scan(lists, room, &rows);
+    for (int p = rank; p < last; p++) {
+        const int count = none ? 0 : believed(a, p), list = MOE_LIST_ROWS(count, a.n.row_bytes);
 
-        for (int p = 0; p < ranks; p++) {
-            const int64_t cell = (int64_t)e * ranks + p;
-
-            if (bad)
-                a.cells[cell] = 0;
-            a.first[cell] = at;
-            at += a.cells[cell];
-        }
-        if (bad)
-            a.group_rows[e] = 0;
+        a.in_first[p] = heads;
+        a.in_heads[p] = count;
+        a.in_counts[p] = none ? 0 : a.arrived_counts[p];
+        a.back_offsets[p] = heads + lists;
+        a.back_counts[p] = list + count;
+        heads += count;
+        lists += list;
     }
+    for (int e = (int)threadIdx.x; e < local; e += threads) /* behind barriers of scans */
+        a.group_rows[e] = (e + 1 < local ? a.group_first[e + 1] : none ? 0 : all) - a.group_first[e];
 }
 
 /* Which rank's, and which of its heads, the r-th is of all that arrived. */
@@ -269,40 +280,80 @@ CUDA_DEVICE int rank_of(const moe_call_t &a, int r, int *head)
     return low;
 }
 
-template <typename T, int W> CUDA_DEVICE void sort_rows(const moe_call_t &a, T *to)
+/* Of each head: that it is of this call and what cells found of its dispatch; where its row goes. */
+template <typename T> CUDA_DEVICE void note_heads(const moe_call_t &a)
 {
-    typedef moe_vector<T, W> vector;
     const int arrived = moe_arrived(a);
 
-    for (int r = (int)blockIdx.x; r < arrived; r += (int)gridDim.x) {
+    for (int r = (int)(blockIdx.x * blockDim.x + threadIdx.x); r < arrived; r += (int)(gridDim.x * blockDim.x)) {
         int i;
-        const int p = rank_of(a, r, &i);
-        const int heads = a.in_heads[p], list = MOE_LIST_ROWS(heads, a.n.row_bytes);
-        const moe_head_t head = heads_of(arrived_list(a, p))[i];
-        const int e = head.expert;
-        int64_t place;
+        const int p = rank_of(a, r, &i), list = a.back_counts[p] - a.in_heads[p];
+        const moe_head_t *heads = heads_of(arrived_list(a, p)), head = heads[i];
+        const bool there = head.expert >= 0 && head.expert < a.n.local;
+        const int *from = a.from + (int64_t)p * (a.n.local + 1) + (there ? head.expert : 0);
 
-        /* the same for the whole block */
-        if (arrived_list(a, p)->call != (uint32_t)a.label || e < 0 || e >= a.n.local || head.row < 0 ||
-            head.row >= a.in_counts[p] - list) {
-            if (threadIdx.x == 0)
-                moe_fault(a, MOE_FAULT_STEP, p, 0);
-            continue;
-        }
-        place = a.first[(int64_t)e * a.n.ranks + p] + (i - a.from[(int64_t)p * (a.n.local + 1) + e]);
-        /* of a head whose expert is not the one of its dispatch */
-        if (place < 0 || place >= a.n.rows) {
-            if (threadIdx.x == 0)
-                moe_fault(a, MOE_FAULT_STEP, p, 0);
-            continue;
-        }
-        if (threadIdx.x == 0 && a.label == MOE_DISPATCH) {
+        if (arrived_list(a, p)->call != (uint32_t)a.label || !there || head.row < 0 ||
+            head.row >= a.in_counts[p] - list || i < from[0] || i >= from[1] ||
+            (i > from[0] && head.row <= heads[i - 1].row)) {
+            moe_fault(a, MOE_FAULT_STEP, p, 0);
+        } else if (a.label == MOE_DISPATCH) {
+            const int64_t place = a.first[(int64_t)head.expert * a.n.ranks + p] + (i - from[0]);
+
             a.source[place] = p;
             a.back[place] = a.back_offsets[p] + list + i;
             ((cuda_sum_t<T> *)a.arrived_weights)[place] = (cuda_sum_t<T>)head.weight;
         }
-        copy_row((vector *)(to + place * a.n.hidden), (const vector *)arrived_row(a, p, heads, head.row),
-                 a.n.hidden / W);
+    }
+}
+
+/* Where expert e wants rank p's row in x, as a row's number; below 0: it does not. */
+CUDA_DEVICE int64_t place_for(const moe_call_t &a, int p, int row, int e)
+{
+    const moe_head_t *heads = heads_of(arrived_list(a, p));
+    const int *from = a.from + (int64_t)p * (a.n.local + 1) + e;
+    int low = from[0], high = from[1];
+
+    while (low < high) {
+        const int middle = (low + high) / 2;
+
+        if (heads[middle].row < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < from[1] && heads[low].row == row ? a.first[(int64_t)e * a.n.ranks + p] + (low - from[0]) : -1;
+}
+
+/* Rows as they arrived, a block for each: it is read once and written for each of its experts, which
+ * are found while it is on its way. */
+template <typename T, int W> CUDA_DEVICE void sort_rows(const moe_call_t &a, T *to)
+{
+    typedef moe_vector<T, W> vector;
+    const int count = a.n.hidden / W;
+    __shared__ moe_targets targets;
+    int row = (int)blockIdx.x;
+
+    note_heads<T>(a);
+    for (int p = 0; p < a.n.ranks; p++) {
+        const int list = a.back_counts[p] - a.in_heads[p], rows = a.in_counts[p] - list;
+
+        for (; row < rows; row += (int)gridDim.x) {
+            const vector *from =
+                (const vector *)((const char *)arrived_list(a, p) + ((int64_t)list + row) * a.n.row_bytes);
+
+            for (int first = 0; first < a.n.local; first += (int)blockDim.x) {
+                const int e = first + (int)threadIdx.x;
+                vector held[MOE_HELD];
+                int64_t place = -1;
+
+                moe_hold(held, from, (int)threadIdx.x, count);
+                if (e < a.n.local)
+                    place = place_for(a, p, row, e);
+                share_targets(&targets, place >= 0 ? (char *)(to + place * a.n.hidden) : 0);
+                write_targets(targets, held, from, count);
+            }
+        }
+        row -= rows;
     }
 }
 
@@ -313,7 +364,7 @@ template <typename T> CUDA_DEVICE void sort_own(const moe_call_t &a)
 
     MOE_BY_WIDTH(a.n.vectors, T, sort_rows, a, to);
 }
-MOE_KERNEL(sort, sort_own, moe_call_t, 256)
+MOE_KERNEL(sort, sort_own, moe_call_t, MOE_ROW_BOUNDS)
 
 /* One block: each rank sent what is expected. After dispatch that is known on both sides. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_due(const moe_call_t a)
@@ -345,6 +396,8 @@ CUDA_DEVICE const char *returned(const moe_call_t &a, int64_t at, double *weight
     moe_fault(a, MOE_FAULT_STEP, p, 0);
     return a.arrived;
 }
+
+enum { HELD = 16 }; /* choices whose addresses a block keeps at hand */
 
 /* The addresses of a token's next choices, for the block; any row's where one is missing. */
 CUDA_DEVICE int hold_rows(const moe_call_t &a, int64_t at, int left, const char **held)
