@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * handle.h: cuDNN's handle of a rank and a device, which its instances share: cuDNN makes 16 streams
- * for each handle and priority, which take places in the device's hardware queues. */
+ * handle.h: cuDNN's handle of a rank and a device, which its instances share: cuDNN makes 16
+ * streams for each handle and priority, which take places in the device's hardware queues. */
 #ifndef ATTENTION_CUDNN_HANDLE_H
 #define ATTENTION_CUDNN_HANDLE_H
 
