@@ -11,6 +11,8 @@
 CUDA_IMAGE(device_kernels);
 
 static void device_close(dp_device_t *device);
+static dp_status_t device_allocate(dp_device_t *device, size_t bytes, void **memory_out);
+static void device_release(dp_device_t *device, void *memory);
 
 /* ---- open and close ---- */
 
@@ -109,6 +111,26 @@ static dp_status_t open_service(dp_device_t *device)
     return status;
 }
 
+/* The driver copies and fills by kernels that it loads when they are first needed: that waits for
+ * all streams of the process, which in a step may wait for other ranks. The memory is kept, since
+ * giving it back may wait as well. */
+static dp_status_t load_driver_kernels(dp_device_t *device)
+{
+    enum { BYTES = 4096 };
+    const cuda_driver_t *cu = device->cu;
+    const dp_host_t *host = device->host;
+    CUdeviceptr at;
+    dp_status_t status = device_allocate(device, 2 * BYTES, &device->touched);
+
+    if (status < 0)
+        return status;
+    at = (CUdeviceptr)(uintptr_t)device->touched;
+    status = CUDA_CHECK(host, cu->cuMemsetD32Async(at, 0, BYTES / 4, device->service), "filling memory");
+    if (status == DP_OK)
+        status = CUDA_CHECK(host, cu->cuMemcpyAsync(at + BYTES, at, BYTES, device->service), "copying memory");
+    return status < 0 ? status : cuda_side_settle(host, cu, device->service, "first copies");
+}
+
 static int64_t job_limit(const dp_host_t *host)
 {
     const dp_host_limits_t *limits = host->get_service(host, DP_HOST_LIMITS);
@@ -145,6 +167,8 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     if (status == DP_OK)
         status = open_service(device);
     if (status == DP_OK)
+        status = load_driver_kernels(device);
+    if (status == DP_OK)
         status = cuda_stamps_open(device);
     if (status == DP_OK)
         status = cuda_graphs_open(device);
@@ -180,6 +204,7 @@ static void device_close(dp_device_t *device)
         return; /* what runs there still uses all of this */
     count_out(device);
     cuda_graphs_close(device);
+    device_release(device, device->touched);
     close_events(device);
     cuda_stamps_close(device);
     if (device->order != NULL)

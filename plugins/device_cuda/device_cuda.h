@@ -92,6 +92,7 @@ struct dp_device {
     CUmodule module;
     CUfunction add_f32, add_f64, stamp, echo;
     CUstream service; /* for what is not a lane's: zeroing new memory, setting clocks */
+    void *touched;    /* memory of the first copies */
     CUevent order;    /* for edges that live no longer than a call */
     CUevent fork;     /* where a capture began */
     int64_t hang_ns;  /* the job's limit */

@@ -167,6 +167,7 @@ CUresult fake_enter(const char *name, bool needs_context);
     } while (0)
 int fake_device(void); /* of the current context */
 struct CUctx_st *fake_context(int device);
+void fake_load_kernel(void); /* first_use.h */
 /* The device has failed: every later call says so, as after a fault of a GPU. */
 void fake_break(CUresult result, const char *why);
 CUresult fake_broken(void);
@@ -198,6 +199,7 @@ bool capture_hinders(void); /* this thread captures: calls that allocate or wait
 
 /* memory.c */
 bool memory_known(CUdeviceptr at, size_t bytes);
+bool memory_on_device(CUdeviceptr at);
 /* As memset; much at once is given back to the host, which need not have as much as the device. */
 void memory_zero(void *at, size_t bytes);
 /* Of cuMemcpyAsync, for fake_bytes_staged. */

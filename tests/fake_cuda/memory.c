@@ -105,6 +105,16 @@ static bool is_host(CUdeviceptr at)
     return r == NULL || r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED;
 }
 
+bool memory_on_device(CUdeviceptr at)
+{
+    bool on_device;
+
+    pthread_mutex_lock(&fake_lock);
+    on_device = !is_host(at);
+    pthread_mutex_unlock(&fake_lock);
+    return on_device;
+}
+
 static uint64_t staged;
 
 void memory_count_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes)

@@ -42,16 +42,29 @@ void point_drop(point_t *p)
 
 /* ---- hardware queues ---- */
 
+static unsigned placed[FAKE_DEVICES_MAX]; /* streams that were given a queue */
+
 /* Which streams share one is the driver's secret: here they take turns. */
 static queue_t *assign_queue(int device)
 {
     enum { MOST = 128 };
     static queue_t queues[FAKE_DEVICES_MAX][MOST];
-    static unsigned next[FAKE_DEVICES_MAX];
     const char *text = getenv("DP_FAKE_QUEUES");
     unsigned n = text != NULL ? (unsigned)atoi(text) : 0;
 
-    return n == 0 || n > MOST ? NULL : &queues[device][next[device]++ % n];
+    return n == 0 || n > MOST ? NULL : &queues[device][placed[device]++ % n];
+}
+
+/* Of the current device. */
+FAKE_EXPORT unsigned fake_streams_placed(void)
+{
+    int device = fake_device();
+    unsigned n;
+
+    pthread_mutex_lock(&fake_lock);
+    n = placed[device];
+    pthread_mutex_unlock(&fake_lock);
+    return n;
 }
 
 /* Both under the lock. */
@@ -436,6 +449,19 @@ FAKE_EXPORT CUresult cuStreamQuery(CUstream s)
 
 /* ---- work ---- */
 
+/* Copies on the device and fills are kernels of the driver's own, loaded at their first use. */
+enum { COPIES, FILLS_OF_BYTES, FILLS_OF_WORDS, DRIVER_KERNELS };
+
+static void use_driver_kernel(int which)
+{
+    static bool loaded[DRIVER_KERNELS];
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+
+    if (!__atomic_exchange_n(&loaded[which], true, __ATOMIC_ACQ_REL) &&
+        (loading == NULL || strcmp(loading, "EAGER") != 0))
+        fake_load_kernel();
+}
+
 static CUresult put_copy(CUstream s, void *to, const void *from, size_t bytes)
 {
     op_t op = {.run = run_copy, .name = "copy"};
@@ -450,6 +476,8 @@ FAKE_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t byte
 {
     ENTER(cuMemcpyAsync);
     memory_count_copy(to, from, bytes);
+    if (memory_on_device(to) && memory_on_device(from))
+        use_driver_kernel(COPIES);
     return put_copy(s, (void *)to, (const void *)from, bytes);
 }
 
@@ -458,6 +486,7 @@ FAKE_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t 
     ENTER(cuMemcpyDtoDAsync);
     if (!memory_known(to, bytes) || !memory_known(from, bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    use_driver_kernel(COPIES);
     return put_copy(s, (void *)to, (const void *)from, bytes);
 }
 
@@ -483,6 +512,7 @@ static CUresult put_fill(CUstream s, CUdeviceptr to, uint32_t value, unsigned wi
 
     if (!memory_known(to, count * width))
         return CUDA_ERROR_INVALID_VALUE;
+    use_driver_kernel(width == 1 ? FILLS_OF_BYTES : FILLS_OF_WORDS);
     op.u.fill.to = (void *)to;
     op.u.fill.value = value;
     op.u.fill.width = width;

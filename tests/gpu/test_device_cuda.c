@@ -332,6 +332,10 @@ static const char *const fallible[] = {
     "cuDevResourceGenerateDesc",
     "cuGreenCtxCreate",
     "cuDeviceGetDevResource",
+    "cuMemAlloc",
+    "cuMemsetD8Async",
+    "cuMemsetD32Async",
+    "cuMemcpyAsync",
 };
 
 START_TEST(errors_of_the_driver_come_out_of_open)
@@ -355,7 +359,7 @@ END_TEST
 
 START_TEST(errors_of_the_driver_come_out_of_calls)
 {
-    static const char *const calls[] = {"cuMemAlloc:1:2", "cuMemsetD8Async:1:999", "cuMemcpyAsync:1:999",
+    static const char *const calls[] = {"cuMemAlloc:2:2", "cuMemsetD8Async:2:999", "cuMemcpyAsync:2:999",
                                         "cuEventRecord:1:999", "cuLaunchKernelEx:2:999"};
     void *memory = NULL;
     dp_event_t *event = NULL;
@@ -364,7 +368,7 @@ START_TEST(errors_of_the_driver_come_out_of_calls)
     dp_status_t status;
     rig_t rig;
 
-    setenv("DP_FAKE_FAIL", calls[_i], 1);
+    setenv("DP_FAKE_FAIL", calls[_i], 1); /* the first of some are made by open */
     GPU_OK(try_open(&rig, (dp_device_config_t){.comm_sms = 0}));
     GPU_OK(rig.vt->stream_open(rig.device, DP_LANE_COMPUTE, &s));
     GPU_OK(rig.vt->event_open(rig.device, &event));
@@ -378,6 +382,39 @@ START_TEST(errors_of_the_driver_come_out_of_calls)
     ck_assert_int_eq(rig.vt->stamp(s, &stamp), _i == 4 ? DP_ERR_DEVICE : DP_OK);
     GPU_OK(rig.vt->synchronize(s, -1)); /* what was not enqueued has not failed */
     rig.vt->release(rig.device, memory);
+    rig_close(&rig);
+}
+END_TEST
+
+/* The driver loads its own kernels when nothing runs: not behind a stream that waits. */
+START_TEST(first_copies_are_made_by_open)
+{
+    const cuda_driver_t *cu;
+    void *memory = NULL, *word = NULL;
+    dp_stream_t *waiting, *s;
+    rig_t rig;
+
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    setenv("DP_FAKE_HANG_SECONDS", "2", 1);
+    GPU_OK(try_open(&rig, (dp_device_config_t){.comm_sms = 0}));
+    GPU_OK(cuda_driver(rig.host, &cu));
+    GPU_OK(rig.vt->stream_open(rig.device, DP_LANE_P2P, &waiting));
+    GPU_OK(rig.vt->stream_open(rig.device, DP_LANE_COMPUTE, &s));
+    GPU_OK(rig.vt->host_allocate(rig.device, sizeof(uint32_t), &word));
+    GPU_OK(CUDA_CHECK(rig.host,
+                      cu->cuStreamWaitValue32(rig.vt->stream_native(waiting), (CUdeviceptr)(uintptr_t)word, 1,
+                                              CU_STREAM_WAIT_VALUE_GEQ),
+                      "waiting"));
+    GPU_OK(rig.vt->allocate(rig.device, 256, &memory));
+    GPU_OK(rig.vt->zero(s, memory, 128));
+    GPU_OK(rig.vt->copy(s, (char *)memory + 128, memory, 128));
+    GPU_OK(CUDA_CHECK(rig.host, cu->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, 1, 32, rig.vt->stream_native(s)),
+                      "filling"));
+    GPU_OK(rig.vt->synchronize(s, -1));
+    __atomic_store_n((uint32_t *)word, 1, __ATOMIC_RELEASE);
+    GPU_OK(rig.vt->synchronize(waiting, -1));
+    rig.vt->release(rig.device, memory);
+    rig.vt->host_release(rig.device, word);
     rig_close(&rig);
 }
 END_TEST
@@ -402,6 +439,7 @@ int main(void)
         tcase_add_test(drivers, without_a_driver_the_message_names_what_was_tried);
         tcase_add_test(drivers, without_devices_the_message_says_so);
         tcase_add_loop_test(drivers, without_green_contexts_numbers_are_limits, 0, 3);
+        tcase_add_test(drivers, first_copies_are_made_by_open);
         tcase_add_test(drivers, processes_of_a_host_take_one_device_after_another);
         tcase_add_loop_test(drivers, errors_of_the_driver_come_out_of_open, 0,
                             (int)(sizeof(fallible) / sizeof(fallible[0])));
