@@ -139,7 +139,7 @@ struct dp_comm {
     dp_signal_t wake;
     uint32_t closing;
 
-    bool exact;               /* exchanges move as many rows as there are: rows.c */
+    bool exact, exact_wished; /* exchanges move as many rows as there are: rows.c; asked for */
     dp_stream_t *rows_stream; /* of the thread that moves them */
     pthread_t mover;
     bool moving, rows_closing;
@@ -210,6 +210,12 @@ void nccl_ctas_join(dp_comm_t *comm);
 void nccl_ctas_leave(dp_comm_t *comm);
 /* Before a start: does all fit that may run at once? */
 dp_status_t nccl_ctas_check(dp_comm_t *comm);
+/* Of this rank, over all its groups: streams that there will be, the communicators that make two
+ * of them each, and hardware queues. */
+typedef struct streams {
+    uint32_t streams, communicators, queues;
+} streams_t;
+streams_t nccl_count_streams(const dp_comm_t *comm);
 
 /* start.c */
 dp_status_t nccl_start(dp_comm_t *comm);

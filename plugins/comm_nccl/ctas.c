@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ctas.c: how many blocks the kernels of the communicators have.
+ * ctas.c: how many blocks the kernels of the communicators have, and how many streams there are.
  *
  * A block of NCCL's fills a multiprocessor, and a kernel that waits for its peer keeps what it has.
  * Two ranks that have started different kernels, each with too little room left for the other's,
@@ -85,6 +85,44 @@ void nccl_ctas_leave(dp_comm_t *comm)
             break;
         }
     pthread_mutex_unlock(&lock);
+}
+
+/* Pairs that channels have or will have: of a peer and direction, or each channel. */
+static uint32_t count_future_pairs(const dp_comm_t *comm)
+{
+    uint32_t n = 0;
+
+    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next) {
+        const dp_channel_end_t *e = comm->channels == CHANNELS_GROUPS ? end->next : NULL;
+
+        while (e != NULL && (e->config.peer != end->config.peer || e->config.sender != end->config.sender))
+            e = e->next;
+        n += e == NULL;
+    }
+    return n;
+}
+
+/* Streams beside the lanes': of the device, attention, the trainer, and of one-sided channels. */
+enum { SIDE_STREAMS = 3, STREAMS_OF_NCCL = 2 };
+
+/* The engine gives each pair a stream; what is idle takes a place in a queue all the same. */
+streams_t nccl_count_streams(const dp_comm_t *comm)
+{
+    streams_t all = {.streams = DP_LANE_COUNT + SIDE_STREAMS, .queues = (uint32_t)comm->cu->queues};
+    bool side = false;
+
+    pthread_mutex_lock(&lock);
+    for (const dp_comm_t *c = comms; c != NULL; c = c->next)
+        if (c->device == comm->device && c->nranks > 1) {
+            const uint32_t pairs = count_future_pairs(c);
+
+            all.communicators += 1 + pairs + (c->exchanges != NULL);
+            all.streams += pairs + (c->exchanges != NULL);
+            side = side || c->side != NULL; /* one for all */
+        }
+    pthread_mutex_unlock(&lock);
+    all.streams += side + STREAMS_OF_NCCL * all.communicators;
+    return all;
 }
 
 dp_status_t nccl_ctas_check(dp_comm_t *comm)

@@ -19,6 +19,9 @@ dp_status_t nccl_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t
  * go on that wait for rows, or in a one-sided channel. rows_release: streams that wait for rows go
  * on; any thread may call it. */
 dp_status_t nccl_rows_choose(dp_comm_t *comm);
+/* All ranks call it, with the same: what `rank`, which has the most streams, has. Exchanges that
+ * nobody has asked to be exact move their capacity where those are more than there are queues. */
+void nccl_rows_settle(dp_comm_t *comm, int32_t rank, const streams_t *streams);
 /* NCCL has what it launches wait for each other in the order of calls, which threads do not have in
  * common, nor streams that wait. */
 bool nccl_rows_are_in_order(void);

@@ -18,6 +18,7 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,7 +55,27 @@ dp_status_t nccl_rows_choose(dp_comm_t *comm)
             "unset NCCL_LAUNCH_ORDER_IMPLICIT",
             comm->name);
     comm->exact = exact && comm->nranks > 1;
+    comm->exact_wished = comm->exact && wish != NULL;
     return DP_OK;
+}
+
+void nccl_rows_settle(dp_comm_t *comm, int32_t rank, const streams_t *n)
+{
+    char text[NAME_BYTES + 512];
+
+    if (!comm->exact || comm->exchanges == NULL || comm->rows != NULL || n->streams <= n->queues)
+        return;
+    comm->exact = comm->exact_wished;
+    if (comm->rank != 0)
+        return;
+    snprintf(text, sizeof(text),
+             "group %s: rank %d has %u streams on its device, two of them for each of its %u communicators of NCCL, "
+             "and %u hardware queues: what moves rows may be behind what waits for them in one queue; %s",
+             comm->name, comm->world[rank], n->streams, n->communicators, n->queues,
+             comm->exact ? "exchanges are of exact sizes all the same, as DUALPIPE_DEBUG=nccl.exchange=exact says"
+                         : "so exchanges move their whole capacity (DUALPIPE_DEBUG=nccl.exchange=capacity says that "
+                           "this is meant, exact takes the risk)");
+    comm->host->log(comm->host, DP_LOG_WARN, "comm_nccl", text);
 }
 
 /* ---- the caller ---- */

@@ -17,7 +17,7 @@
 
 typedef struct entry {
     uint32_t kind;              /* 0: channel, 1: exchange */
-    uint32_t id, slots, sender; /* sender: of an exchange, whether sizes are exact */
+    uint32_t id, slots, sender; /* sender: of an exchange, whether sizes are exact; 2: by wish */
     int32_t peer;
     uint32_t capacity; /* of an exchange */
     uint64_t bytes;
@@ -28,7 +28,8 @@ _Static_assert(ENTRIES_MOST * sizeof(entry_t) <= 65536, "a list fits one value o
 /* Goes before the list. */
 typedef struct summary {
     uint32_t nentries, has_channels;
-    uint32_t channels;           /* the kind that was asked for */
+    uint32_t channels; /* the kind that was asked for */
+    streams_t streams;
     char lacking[LACKING_BYTES]; /* of what one-sided ones need */
 } summary_t;
 
@@ -51,7 +52,7 @@ static dp_status_t collect_entries(const dp_comm_t *comm, entry_t *entries, uint
             entries[n - 1] = (entry_t){.kind = 1,
                                        .id = x->config.id,
                                        .slots = x->config.slots,
-                                       .sender = comm->exact,
+                                       .sender = (uint32_t)comm->exact + comm->exact_wished,
                                        .peer = -1,
                                        .capacity = x->config.capacity_rows,
                                        .bytes = x->config.row_bytes};
@@ -67,7 +68,10 @@ static dp_status_t collect_entries(const dp_comm_t *comm, entry_t *entries, uint
 
 static dp_status_t show_entries(dp_comm_t *comm, const entry_t *entries, uint32_t n)
 {
-    summary_t summary = {.nentries = n, .channels = comm->channels, .has_channels = n > 0 && entries[0].kind == 0};
+    summary_t summary = {.nentries = n,
+                         .channels = comm->channels,
+                         .streams = nccl_count_streams(comm),
+                         .has_channels = n > 0 && entries[0].kind == 0};
     char key[128];
     dp_status_t status;
 
@@ -113,6 +117,11 @@ static dp_status_t see_list(dp_comm_t *comm, int32_t rank, entry_t *entries, uin
     return comm->boot->get(comm->host, key, entries, n * sizeof(*entries));
 }
 
+static const char *name_sizes(uint32_t exact)
+{
+    return exact == 0 ? "the capacity" : exact == 1 ? "exact sizes" : "exact sizes by name";
+}
+
 /* What `rank` has for our entry: the other end of the channel, or its exchange of that id. */
 static dp_status_t compare_entry(const dp_comm_t *comm, const entry_t *mine, int32_t rank, const entry_t *theirs,
                                  uint32_t n)
@@ -126,12 +135,10 @@ static dp_status_t compare_entry(const dp_comm_t *comm, const entry_t *mine, int
             (mine->kind == 0 && (e->peer != comm->rank || e->sender == mine->sender)))
             continue;
         if (mine->kind == 1 && e->sender != mine->sender)
-            return DP_FAIL(
-                comm->host, DP_ERR_MISMATCH,
-                "group %s: rank %d makes exchanges of exact sizes, rank %d of the capacity: set "
-                "DUALPIPE_DEBUG=nccl.exchange, CUDA_DEVICE_MAX_CONNECTIONS and NCCL_LAUNCH_ORDER_IMPLICIT the same on all ranks",
-                comm->name, comm->world[mine->sender ? comm->rank : rank],
-                comm->world[mine->sender ? rank : comm->rank]);
+            return DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                           "group %s: rank %d makes exchanges of %s, rank %d of %s: set DUALPIPE_DEBUG=nccl.exchange, "
+                           "CUDA_DEVICE_MAX_CONNECTIONS and NCCL_LAUNCH_ORDER_IMPLICIT the same on all ranks",
+                           comm->name, WORLD(comm), name_sizes(mine->sender), comm->world[rank], name_sizes(e->sender));
         if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)
             return DP_OK;
         return DP_FAIL(
@@ -217,7 +224,8 @@ static dp_status_t keep_edges(dp_comm_t *comm, int32_t rank, const entry_t *entr
 static dp_status_t see_summaries(dp_comm_t *comm, uint32_t *counts)
 {
     summary_t summary, lacks = {.nentries = 0};
-    int32_t first = comm->nranks;
+    int32_t first = comm->nranks, crowded = 0;
+    streams_t most = {0};
     bool any = false;
     dp_status_t status = DP_OK;
 
@@ -227,11 +235,17 @@ static dp_status_t see_summaries(dp_comm_t *comm, uint32_t *counts)
             break;
         counts[r] = summary.nentries;
         any = any || summary.has_channels;
+        if (summary.streams.streams >= most.streams) {
+            most = summary.streams;
+            crowded = r;
+        }
         if (summary.lacking[0] != '\0') {
             lacks = summary;
             first = r;
         }
     }
+    if (status >= 0)
+        nccl_rows_settle(comm, crowded, &most);
     return status < 0 || !any || comm->chosen ? status : nccl_channels_choose(comm, first, lacks.lacking);
 }
 

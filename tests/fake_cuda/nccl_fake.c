@@ -14,7 +14,8 @@
  * where ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was
  * sent, fake_nccl_windows() windows; a communicator that is split off is there some time after the
  * call, whose pointer has to be good until then; the same GPU twice under one NCCL_HOSTID is
- * refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group
+ * refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads); a communicator has two streams, one of
+ * which each launch waits for, and which waits for it. DP_FAKE_NCCL_FAIL=n lets the n-th group
  * of this process fail with an asynchronous error.
  *
  * Windows and puts are those of 2.29: all ranks register, out of memory that NCCL has made; there
@@ -133,6 +134,8 @@ struct ncclComm {
     ncclWindow_t *opening_out;
     uint32_t windows_made;
     bool puts;             /* may */
+    CUstream own[2];       /* of the device's work, of the host's, as 2.28 has them */
+    CUevent order;         /* of the first and the user's */
     struct ncclComm *next; /* of those that a group aborts */
 };
 
@@ -190,6 +193,12 @@ static struct {
     CUresult (*open_handle)(CUdeviceptr *, CUipcMemHandle, unsigned);
     CUresult (*close_handle)(CUdeviceptr);
     struct allocation *allocations;
+    CUresult (*stream)(CUstream *, unsigned, int);
+    CUresult (*end_stream)(CUstream);
+    CUresult (*event)(CUevent *, unsigned);
+    CUresult (*end_event)(CUevent);
+    CUresult (*record)(CUevent, CUstream);
+    CUresult (*wait)(CUstream, CUevent, unsigned);
     unsigned (*take)(CUstream, unsigned, unsigned char *, unsigned *);
     void (*give)(CUstream, unsigned char *);
     int (*fits_cluster)(CUstream);
@@ -210,28 +219,39 @@ static ncclResult_t fail(ncclResult_t result, const char *text)
 
 static bool find_driver(void)
 {
+    const struct {
+        const char *name;
+        void **to;
+    } functions[] = {{"cuLaunchHostFunc", (void **)&world.launch},
+                     {"cuCtxGetDevice", (void **)&world.device},
+                     {"cuMemAlloc_v2", (void **)&world.allocate},
+                     {"cuMemFree_v2", (void **)&world.release},
+                     {"cuCtxSynchronize", (void **)&world.drain},
+                     {"cuIpcGetMemHandle", (void **)&world.get_handle},
+                     {"cuIpcOpenMemHandle_v2", (void **)&world.open_handle},
+                     {"cuIpcCloseMemHandle", (void **)&world.close_handle},
+                     {"cuStreamCreateWithPriority", (void **)&world.stream},
+                     {"cuStreamDestroy_v2", (void **)&world.end_stream},
+                     {"cuEventCreate", (void **)&world.event},
+                     {"cuEventDestroy_v2", (void **)&world.end_event},
+                     {"cuEventRecord", (void **)&world.record},
+                     {"cuStreamWaitEvent", (void **)&world.wait},
+                     {"fake_sms_take", (void **)&world.take},
+                     {"fake_sms_give", (void **)&world.give},
+                     {"fake_sms_cluster", (void **)&world.fits_cluster},
+                     {"fake_idle", (void **)&world.idle}};
     const char *path = debug_entry("lib.cuda");
     void *driver = path != NULL ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    bool all = driver != NULL;
 
     pthread_mutex_lock(&world.lock);
-    if (driver != NULL && world.launch == NULL) {
-        *(void **)&world.launch = dlsym(driver, "cuLaunchHostFunc");
-        *(void **)&world.device = dlsym(driver, "cuCtxGetDevice");
-        *(void **)&world.allocate = dlsym(driver, "cuMemAlloc_v2");
-        *(void **)&world.release = dlsym(driver, "cuMemFree_v2");
-        *(void **)&world.drain = dlsym(driver, "cuCtxSynchronize");
-        *(void **)&world.get_handle = dlsym(driver, "cuIpcGetMemHandle");
-        *(void **)&world.open_handle = dlsym(driver, "cuIpcOpenMemHandle_v2");
-        *(void **)&world.close_handle = dlsym(driver, "cuIpcCloseMemHandle");
-        *(void **)&world.take = dlsym(driver, "fake_sms_take");
-        *(void **)&world.give = dlsym(driver, "fake_sms_give");
-        *(void **)&world.fits_cluster = dlsym(driver, "fake_sms_cluster");
-        *(void **)&world.idle = dlsym(driver, "fake_idle");
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]) && all; i++) {
+        if (*functions[i].to == NULL)
+            *functions[i].to = dlsym(driver, functions[i].name);
+        all = *functions[i].to != NULL;
     }
     pthread_mutex_unlock(&world.lock);
-    return world.launch != NULL && world.device != NULL && world.allocate != NULL && world.release != NULL &&
-           world.drain != NULL && world.get_handle != NULL && world.open_handle != NULL && world.close_handle != NULL &&
-           world.take != NULL && world.give != NULL && world.fits_cluster != NULL && world.idle != NULL;
+    return all;
 }
 
 static void nap(void)
@@ -385,6 +405,22 @@ static bool wants_clusters(int size)
     return text != NULL ? atoi(text) > 0 : size == NCCL_CONFIG_UNDEF_INT || size > 0;
 }
 
+static bool open_streams(struct ncclComm *c)
+{
+    return world.stream(&c->own[0], CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS &&
+           world.stream(&c->own[1], CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS &&
+           world.event(&c->order, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
+}
+
+static void close_streams(struct ncclComm *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->own[i] != NULL)
+            (void)world.end_stream(c->own[i]);
+    if (c->order != NULL)
+        (void)world.end_event(c->order);
+}
+
 static struct ncclComm *make(const char *name, int n, int rank, const ncclConfig_t *config)
 {
     struct ncclComm *c = calloc(1, sizeof(*c));
@@ -399,7 +435,8 @@ static struct ncclComm *make(const char *name, int n, int rank, const ncclConfig
     c->send_no = calloc((size_t)n, sizeof(*c->send_no));
     c->recv_no = calloc((size_t)n, sizeof(*c->recv_no));
     c->asked = calloc(2 * (size_t)n, sizeof(*c->asked));
-    if (c->send_no == NULL || c->recv_no == NULL || c->asked == NULL || !map(c)) {
+    if (c->send_no == NULL || c->recv_no == NULL || c->asked == NULL || !open_streams(c) || !map(c)) {
+        close_streams(c);
         drop(c);
         return NULL;
     }
@@ -565,6 +602,7 @@ static void leave(struct ncclComm *c)
         c->windows = w->next;
         close_window(c, w);
     }
+    close_streams(c);
     drop(c);
 }
 
@@ -906,6 +944,19 @@ static bool is_connected(struct ncclComm *c, const task_t *t)
     return true;
 }
 
+/* Behind what the communicator's stream has, which then waits for it. */
+static bool put_on_streams(struct ncclComm *c, task_t *t)
+{
+    CUstream user = t->stream;
+
+    if (world.record(c->order, c->own[0]) != CUDA_SUCCESS || world.wait(user, c->order, 0) != CUDA_SUCCESS ||
+        world.launch(user, run_task, t) != CUDA_SUCCESS)
+        return false;
+    if (world.record(c->order, user) != CUDA_SUCCESS || world.wait(c->own[0], c->order, 0) != CUDA_SUCCESS)
+        set_state(c, fail(ncclUnhandledCudaError, "a stream takes no event"));
+    return true;
+}
+
 static void launch(struct ncclComm *c)
 {
     task_t *t = c->pending;
@@ -913,7 +964,7 @@ static void launch(struct ncclComm *c)
     c->pending = NULL;
     if (!t->puts && c->cluster && !world.fits_cluster(t->stream))
         set_state(c, fail(ncclUnhandledCudaError, "a cluster of blocks does not fit into this share of the device"));
-    else if (world.launch(t->stream, run_task, t) == CUDA_SUCCESS)
+    else if (put_on_streams(c, t))
         return;
     else
         set_state(c, fail(ncclUnhandledCudaError, "the stream takes no work"));

@@ -485,6 +485,61 @@ static void rows_that_stop_halfway_end_with_the_job(conform_t *t)
     rig_close(&rig);
 }
 
+/* Of rank 0: its thread that moves rows sleeps in a wait, once it is told to. */
+static struct {
+    dp_status_t (*wait)(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns, const char *what);
+    bool armed, sleeps, over;
+} mover;
+
+static dp_status_t wait_of_mover(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
+                                 const char *what)
+{
+    if (strcmp(what, "rows") != 0 || !__atomic_exchange_n(&mover.armed, false, __ATOMIC_ACQ_REL))
+        return mover.wait(h, signal, target, timeout_ns, what);
+    __atomic_store_n(&mover.sleeps, true, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&mover.over, __ATOMIC_ACQUIRE))
+        conform_nap_ms(1);
+    return DP_ERR_TIMEOUT;
+}
+
+/* The thread has seen that counts have come, and what ends the job lets the caller go, who frees
+ * its rows, before the thread goes on. */
+static void rows_of_a_job_that_is_over_are_not_touched(conform_t *t)
+{
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    swap_t swap;
+    rig_t rig;
+
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    if (t->rank == 0) {
+        mover.wait = t->host->wait;
+        ((dp_host_t *)t->host)->wait = wait_of_mover;
+    }
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    if (t->rank == 0) {
+        EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+        conform_nap_ms(100); /* it waits for the counts of the other rank now */
+        __atomic_store_n(&mover.armed, true, __ATOMIC_RELEASE);
+        while (!__atomic_load_n(&mover.sleeps, __ATOMIC_ACQUIRE) && !conform_failed(t))
+            conform_nap_ms(1);
+    }
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->rank == 1) {
+        EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+        conform_nap_ms(100); /* its counts come */
+        conform_abort(t, DP_ERR_DEVICE, "told so");
+    }
+    EXPECT_STATUS(t, rig.device_vt->synchronize(swap.s, -1), DP_ERR_DEVICE, "rows that never come");
+    swap_close(&rig, &swap);
+    if (t->rank == 0)
+        __atomic_store_n(&mover.over, true, __ATOMIC_RELEASE);
+    rig_close(&rig);
+    if (t->rank == 0)
+        ((dp_host_t *)t->host)->wait = mover.wait;
+}
+
 /* By name, and where streams would have to share a hardware queue with what they wait for. */
 static void exchanges_of_the_capacity_are_left(conform_t *t)
 {
@@ -520,6 +575,106 @@ static void exchanges_of_the_capacity_are_left(conform_t *t)
 
 /* 1e16 + 1 - 1e16: the fake adds from the last rank to the first, and the plugin from the first to
  * the last. */
+/* A function of the fake driver. */
+static void *of_driver(const char *name)
+{
+    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.cuda"), RTLD_NOW) : NULL;
+
+    return library != NULL ? dlsym(library, name) : NULL;
+}
+
+static char crowded[512]; /* what was said of streams; a process's */
+
+static void hear_of_streams(void *user, int level, const char *origin, const char *message)
+{
+    (void)user;
+    if (level == DP_LOG_WARN && strcmp(origin, "comm_nccl") == 0 && strstr(message, "hardware queues") != NULL)
+        snprintf(crowded, sizeof(crowded), "%s", message);
+}
+
+enum { QUEUES = 32, GROUPS = 11 };
+
+/* A group with an exchange beside others without, whose communicators have so many streams that the
+ * one that moves rows gets the queue of the one that waits for them. */
+static void crowd(conform_t *t, rig_t *rig, swap_t *swap, unsigned (*placed)(void), dp_comm_t *groups[GROUPS])
+{
+    static const int32_t world[] = {0, 1};
+    unsigned at;
+
+    EXPECT_OK(t, rig_open(rig, t));
+    EXPECT_OK(t, swap_open(rig, swap));
+    at = placed() - 1; /* the stream of `swap` is the last */
+    for (int i = 0; i < GROUPS; i++) {
+        static int opened;
+        char name[16];
+        const dp_comm_config_t config = {.struct_size = sizeof(config),
+                                         .name = name,
+                                         .world_ranks = world,
+                                         .reduce_bytes = 4096,
+                                         .rank = t->rank,
+                                         .nranks = t->size,
+                                         .vt = t->comm,
+                                         .device_vt = t->device,
+                                         .device = rig->device};
+
+        snprintf(name, sizeof(name), "beside%d", opened++);
+        EXPECT_OK(t, t->comm->open(t->host, &config, &groups[i]));
+    }
+    while (placed() % QUEUES != at % QUEUES) {
+        dp_stream_t *s = NULL;
+
+        EXPECT_OK(t, rig->device_vt->stream_open(rig->device, DP_LANE_COMPUTE, &s));
+    }
+    crowded[0] = '\0';
+    EXPECT_OK(t, rig->vt->start(rig->comm));
+    EXPECT(t, t->rank != 0 || strstr(crowded, "rank 0 has 34 streams on its device") != NULL, "\"%s\" was said",
+           crowded);
+}
+
+static void uncrowd(rig_t *rig, swap_t *swap, dp_comm_t *groups[GROUPS])
+{
+    for (int i = 0; i < GROUPS; i++)
+        rig->vt->close(groups[i]);
+    swap_close(rig, swap);
+    rig_close(rig);
+}
+
+/* Each communicator has two: above the number of queues exchanges move their capacity. Those that
+ * are exact by name wait for ever, where the fake driver has streams take turns with queues. */
+static void streams_of_nccl_are_counted(conform_t *t)
+{
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    unsigned (*placed)(void) = NULL;
+    dp_comm_t *groups[GROUPS] = {NULL};
+    swap_t swap;
+    rig_t rig;
+
+    *(void **)&placed = of_driver("fake_streams_placed");
+    if (placed == NULL || t->mode == CONFORM_THREADS) {
+        conform_skip(t, "only the fake driver says which streams share a queue, of a process");
+        return;
+    }
+    change_environment(t, "DP_FAKE_QUEUES", "32");
+    dp_log_set(hear_of_streams, NULL, DP_LOG_WARN);
+    crowd(t, &rig, &swap, placed, groups);
+    EXPECT(t, t->rank != 0 || strstr(crowded, "so exchanges move their whole capacity") != NULL, "\"%s\" was said",
+           crowded);
+    swap_once(&rig, &swap, 0);
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    uncrowd(&rig, &swap, groups);
+    change_environment(t, "nccl.exchange", "exact");
+    crowd(t, &rig, &swap, placed, groups);
+    EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+    EXPECT_STATUS(t, rig.device_vt->synchronize(swap.s, 500000000), DP_ERR_TIMEOUT, "rows that nobody moves");
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->rank == 1)
+        conform_abort(t, DP_ERR_DEVICE, "told so");
+    EXPECT_STATUS(t, rig.device_vt->synchronize(swap.s, -1), DP_ERR_DEVICE, "the end of the job");
+    dp_log_set(NULL, NULL, DP_LOG_WARN);
+    uncrowd(&rig, &swap, groups);
+}
+
 static void sums_may_be_those_of_nccl(conform_t *t)
 {
     static const double own[3] = {1, 1e16, -1e16};
@@ -904,7 +1059,11 @@ static const conform_case_t own_cases[] = {
      .hang_seconds = 10},
     {CONFORM_CASE(rows_that_stop_halfway_end_with_the_job, 2, "So do those that wait for rows behind them."),
      .hang_seconds = 10},
+    {CONFORM_CASE(rows_of_a_job_that_is_over_are_not_touched, 2, "Behind the end nobody touches a caller's rows."),
+     .hang_seconds = 10},
     {CONFORM_CASE(exchanges_of_the_capacity_are_left, 2, "Exchanges of the capacity need few hardware queues."),
+     .hang_seconds = 10},
+    {CONFORM_CASE(streams_of_nccl_are_counted, 2, "Exchanges are exact where each stream has a queue."),
      .hang_seconds = 10},
     {CONFORM_CASE(sums_may_be_those_of_nccl, 3, "Sums in an order of NCCL's choice, where asked for.")},
     {CONFORM_CASE(no_step_connects_ranks, 2, "Ranks are connected before the first step."), .hang_seconds = 10},
