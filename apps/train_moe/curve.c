@@ -1,52 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * curve.c: the loss over the steps as a picture: with cairo through tools/draw/draw_curve.c, in its
- * formats, otherwise a plain SVG written here. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
-
-#include "train_moe.h"
-
-#ifdef HAVE_CAIRO
-#include <stdlib.h>
-
-#include "tools/draw/draw_curve.h"
-
-static dp_status_t draw_history(const history_t *h, double *numbers, const char *path)
-{
-    double *step = numbers, *valid_step = numbers + h->steps;
-    const double ends[2] = {1, (double)h->steps}, guessing[2] = {h->frequency_loss, h->frequency_loss};
-    const draw_series_t series[] = {
-        {"training text", step, h->loss, h->steps},
-        {"guessing bytes by their frequency", ends, guessing, 2},
-        {"held-out text", valid_step, h->valid_loss, h->nvalid},
-    };
-    const draw_curve_t curve = {"Loss of the language model", "training step", "nats per byte", series,
-                                h->nvalid > 0 ? 3 : 2};
-
-    for (int64_t i = 0; i < h->steps; i++)
-        step[i] = (double)i + 1;
-    for (int64_t i = 0; i < h->nvalid; i++)
-        valid_step[i] = (double)h->valid_step[i];
-    return draw_curve_save(&curve, path);
-}
-
-dp_status_t curve_write(const history_t *history, const char *path)
-{
-    double *numbers = calloc((size_t)(history->steps + history->nvalid), sizeof(*numbers));
-    dp_status_t status = numbers == NULL
-                             ? dp_fail(DP_ERR_NOMEM, "no memory to draw %lld steps", (long long)history->steps)
-                             : draw_history(history, numbers, path);
-
-    free(numbers);
-    return status;
-}
-
-#else
+ * curve.c: the loss over the steps as an SVG: a trainer needs no drawing library to start. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
+#include "train_moe.h"
 
 enum { WIDTH = 800, HEIGHT = 450, LEFT = 60, RIGHT = 20, TOP = 40, BOTTOM = 50 };
 
@@ -152,4 +111,3 @@ dp_status_t curve_write(const history_t *history, const char *path)
         return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
     return DP_OK;
 }
-#endif

@@ -2,10 +2,6 @@
  * SPDX-License-Identifier: MIT
  * options.c: one table says each option's name, limits, default and help; the rest of this file
  * reads the table. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
-
 #include "options.h"
 #include "tools/io/options.h"
 
@@ -162,7 +158,7 @@ static const option_row_t rows[] = {
     {TEXT("trace", trace, "FILE", ""),
      .help = "Chrome trace of the last training steps; FILE.json: FILE.html beside it"},
     {INTEGER("trace-steps", trace_steps, 1, 64, "8", "N"), .help = "how many steps the trace and report look at"},
-    {TEXT("curve", curve, "FILE", ""), .help = "picture of the loss: .svg, or .png where cairo was found"},
+    {TEXT("curve", curve, "FILE", ""), .help = "picture of the loss, as SVG"},
     {TEXT("report", report, "FILE", ""), .help = "the closing report as a file"},
     {TEXT("costs-out", costs_out, "FILE", ""), .help = "what passes and segments took, for dualpipe simulate --costs"},
     {TEXT("losses", losses, "FILE", ""), .help = "every loss and norm, in hexadecimal to the last bit"},
@@ -334,10 +330,8 @@ static int check_run(options_t *o)
         return command_usage(&program, "--graph: a captured step has neither --varlen nor --documents");
     if (o->resume && *o->checkpoint == '\0')
         return command_usage(&program, "--resume goes with --checkpoint FOLDER");
-#ifndef HAVE_CAIRO
     if (strlen(o->curve) > 4 && strcmp(o->curve + strlen(o->curve) - 4, ".png") == 0)
-        return refuse_option("curve", o->curve, "this build has no cairo to draw PNG with; name an .svg file");
-#endif
+        return refuse_option("curve", o->curve, "the curve is drawn as SVG; name an .svg file");
     return OPTIONS_RUN;
 }
 

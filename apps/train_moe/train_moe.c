@@ -87,18 +87,12 @@ static int output_path(const session_t *s, const char *file, const char *name, c
     return 1;
 }
 
-#ifdef HAVE_CAIRO
-#define CURVE_NAME "curve.png"
-#else
-#define CURVE_NAME "curve.svg"
-#endif
-
 /* A path that cannot be written is better known before the training than after it. */
 static dp_status_t check_outputs(const session_t *s)
 {
     const options_t *o = &s->options;
     const char *const files[] = {o->trace, o->curve, o->report, o->losses, o->costs_out};
-    const char *const names[] = {"trace.json", CURVE_NAME, "report.txt", "losses.txt", "costs.txt"};
+    const char *const names[] = {"trace.json", "curve.svg", "report.txt", "losses.txt", "costs.txt"};
     char path[4096];
 
     if (!is_first_rank(s))
@@ -428,7 +422,7 @@ static dp_status_t write_files(session_t *s)
 
     if (output_path(s, o->losses, "losses.txt", path, sizeof(path)))
         report_line(s->report, "losses", "%s (to the last bit)", path);
-    if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path)))
+    if (output_path(s, o->curve, "curve.svg", path, sizeof(path)))
         report_line(s->report, "curve", "%s", path);
     if (figures_missing(s->timeline))
         return DP_OK; /* the report says why */
@@ -470,7 +464,7 @@ static dp_status_t conclude(session_t *s)
     if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.report, "report.txt", path, sizeof(path)))
         status = write_report(s, path);
     /* last, for libraries below cairo crash where memory is short */
-    if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.curve, CURVE_NAME, path, sizeof(path)))
+    if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.curve, "curve.svg", path, sizeof(path)))
         status = curve_write(&s->history, path);
     return status;
 }

@@ -67,7 +67,7 @@ dp_status_t verify_run(trainer_t *trainer, FILE *to, int *same_out);
 /* sample.c: continues a few held-out beginnings; rank 0 writes them to `to`. Collective. */
 dp_status_t sample_write(trainer_t *trainer, FILE *to);
 
-/* curve.c: draws the losses, as PNG where the name says so, else as SVG. */
+/* curve.c: draws the losses as SVG. */
 dp_status_t curve_write(const history_t *history, const char *path);
 
 /* report.c */

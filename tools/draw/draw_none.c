@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * draw_none.c: takes the place of the drawing files where there is no cairo. */
 #include "draw_bars.h"
-#include "draw_curve.h"
 #include "draw_lanes.h"
 #include "draw_loads.h"
 #include "draw_timeline.h"
@@ -10,22 +9,6 @@
 static dp_status_t no_cairo(void)
 {
     return dp_fail(DP_ERR_UNSUPPORTED, "built without cairo, which draws pictures (Debian: libcairo2-dev)");
-}
-
-dp_status_t draw_curve_write(const draw_curve_t *curve, draw_format_t format, dp_write_fn write, void *user)
-{
-    (void)curve;
-    (void)format;
-    (void)write;
-    (void)user;
-    return no_cairo();
-}
-
-dp_status_t draw_curve_save(const draw_curve_t *curve, const char *path)
-{
-    (void)curve;
-    (void)path;
-    return no_cairo();
 }
 
 dp_status_t draw_timeline_write(const draw_timeline_t *picture, draw_format_t format, dp_write_fn write, void *user)
