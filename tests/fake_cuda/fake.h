@@ -10,7 +10,8 @@
  * DP_FAKE_WITHOUT="cuGreenCtxCreate,...", functions that answer "not supported"; DP_FAKE_QUEUES=8,
  * how many hardware queues the streams of a device share, in which work runs in the order it was
  * enqueued (0: a queue each); DP_FAKE_MEMORY=n, its memory in MiB (8 GiB), of which the host holds
- * what was written; CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits for its kernel.
+ * what was written; DP_FAKE_START_MS=n, what a start costs: half of it cuInit, half a context, one
+ * process after the other; CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits for its kernel.
  *
  * For libraries whose kernels wait for other ranks: fake_sms_take() has up to `wanted`
  * multiprocessors of a stream's share (those it has already: mine[sm] != 0) and says how many it
