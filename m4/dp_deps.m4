@@ -28,7 +28,7 @@ AC_DEFUN([DP_CUDA], [
         [AS_HELP_STRING([--with-cuda=DIR], [where the CUDA toolkit (12.4 or later) is; --without-cuda does not look for it])],
         [], [with_cuda=auto])
     AC_ARG_WITH([cutlass],
-        [AS_HELP_STRING([--with-cutlass=DIR], [where CUTLASS (4.2 or later) is: a folder with cutlass/cutlass.h, or with include/ @<:@the compiler's own places@:>@])],
+        [AS_HELP_STRING([--with-cutlass=DIR], [where CUTLASS (4.2 or later) is: a folder with cutlass/cutlass.h, with include/, or with a nvidia-cutlass of PyPI @<:@the compiler's own places@:>@])],
         [], [with_cutlass=auto])
     have_cuda=no have_cublaslt=no have_cutlass=no have_nccl=no have_cudnn=no NVCC= CUDA_CPPFLAGS= CUTLASS_CPPFLAGS=
     AS_CASE([$with_cuda],
@@ -53,7 +53,7 @@ AC_DEFUN([DP_CUDA], [
         AS_IF([test "x$have_cuda" = xyes && test "x$with_cutlass" != xno], [
             AC_MSG_CHECKING([for CUTLASS, 4.2 or later])
             AS_CASE([$with_cutlass], [auto|yes], [dp_places="$dp_cuda_home/include /usr/local/include /usr/include"],
-                [dp_places="$with_cutlass/include $with_cutlass"])
+                [dp_places="$with_cutlass/include $with_cutlass $with_cutlass/cutlass_library/source/include"])
             for dp_place in $dp_places; do
                 dp_version=`awk '@S|@2 == "CUTLASS_MAJOR" { v += 100 * @S|@3 } @S|@2 == "CUTLASS_MINOR" { v += @S|@3 } END { print v + 0 }' \
                     "$dp_place/cutlass/version.h" 2>/dev/null`
