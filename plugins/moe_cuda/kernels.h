@@ -13,7 +13,11 @@ enum {
     MOE_SCAN_THREADS = 256,   /* of the blocks that work alone */
     MOE_ALONE_THREADS = 1024, /* most of those that have many of them */
     MOE_TOKEN_THREADS = 128,  /* of blocks with a warp per token */
-    MOE_STRIP = 64,           /* tokens whose gradients of the norm's gain are summed first */
+    MOE_STRIP = 16,           /* tokens whose gradients of the norm's gain are summed first */
+    MOE_HELD = 4,             /* vectors of a row that a thread holds, to load them all at once */
+    MOE_ROUTER_TILE = 64,     /* rows and columns of the router's products that a block makes */
+    MOE_ROUTER_THREADS = 128,
+    MOE_ROUTER_SHARED = 3 * 2 * 64 * 64 * 2, /* three stages of A and B */
     MOE_MOST_RANKS = 1024,
     MOE_ROW_ALIGNMENT = 128, /* bytes of a cache line: of sent rows */
     /* Tiles of products and the shared memory of their stages, by rows and by cells. */
@@ -28,6 +32,11 @@ enum {
     MOE_PLAIN_TILE = 64,
     MOE_PRODUCT_THREADS = 256
 };
+
+/* Slices of K that the router's products are made of, added in their order; the last may be empty.
+ * MOE_SLICE: elements of each. */
+#define MOE_SLICES(k) ((k) >= 1024 ? 4 : ((k) + 255) / 256)
+#define MOE_SLICE(k)  (((k) + MOE_SLICES(k) * 64 - 1) / (MOE_SLICES(k) * 64) * 64)
 
 /* What a kernel found wrong; written once, read by the host. */
 enum { MOE_FAULT_STEP = 1, MOE_FAULT_ROOM = 2, MOE_FAULT_PLACEMENT = 3, MOE_FAULT_SENT = 4 };
@@ -89,7 +98,7 @@ typedef struct moe_fault {
 
 #define MOE_SCRATCH(X)                                                                                                 \
     X(void, normed, n->tokens, n->hidden, real)                                                                        \
-    X(void, strips, 1, strips, 1) /* sum [T/64,d], or bf16 [2,T,E] */                                                  \
+    X(void, strips, 1, strips, 1) /* sum [T/16,d]; [slices,T,E]; bf16 [2,T,E] + sum [slices,d,E] */                    \
     X(int32_t, histogram, chunks, n->experts, 4)                                                                       \
     X(int32_t, starts, n->replicas, 1, 4)                                                                              \
     X(int32_t, list, n->replicas, 1, 4)                                                                                \
@@ -101,8 +110,8 @@ typedef struct moe_fault {
 /* What a call works on, all of it on the device. */
 typedef struct moe_call {
     moe_dims_t n;
-    const void *norm, *bias; /* parameters: real [d], [E] */
-    void *grad_norm, *grad_bias;
+    const void *norm, *bias, *router; /* parameters: real [d], [E], [d,E] */
+    void *grad_norm, *grad_bias, *grad_router;
 #define MOE_POINTER(type, name, rows, columns, bytes) type *name;
     MOE_SAVED(MOE_POINTER)
     MOE_WORK(MOE_POINTER)
@@ -111,6 +120,7 @@ typedef struct moe_call {
     void *own_dy;             /* real [T,d]: shared_dy, or passing_dy without shared experts */
     const int32_t *placement; /* NULL: experts are not replicated */
     int32_t microbatch;
+    int32_t slices;    /* of a product of the router, in strips; 0: it is where it belongs */
     const void *input; /* x, or dy */
     void *y, *dx;
     double *aux_loss;

@@ -55,7 +55,9 @@ static bool lay_out_scratch(const moe_dims_t *n, size_t real, size_t sum, bool l
     const int64_t chunks = ((int64_t)n->tokens * n->top_k + MOE_CHUNK - 1) / MOE_CHUNK;
     const int64_t gains = (n->tokens + MOE_STRIP - 1) / MOE_STRIP * (int64_t)n->hidden * (int64_t)sum;
     const int64_t split = real == 2 ? (int64_t)n->tokens * n->experts * 4 : 0;
-    const int64_t strips = gains > split ? gains : split;
+    const int64_t logits = split * MOE_SLICES(n->hidden);
+    const int64_t router = split > 0 ? split + (int64_t)n->hidden * n->experts * 4 * MOE_SLICES(n->tokens) : 0;
+    const int64_t most = logits > router ? logits : router, strips = gains > most ? gains : most;
     const int32_t apart = library ? n->rows : 0;
     layout_t c = {.alignment = 64};
 

@@ -62,8 +62,10 @@ static void point_call(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
     c->own_dy = moe->n.shared > 0 ? c->shared_dy : c->passing_dy;
     c->norm = param_at(moe, io->params, l->params.norm);
     c->bias = param_at(moe, io->params, l->params.bias);
+    c->router = param_at(moe, io->params, l->params.router);
     c->grad_norm = grad_at(moe, io->grads, l->params.norm);
     c->grad_bias = grad_at(moe, io->grads, l->params.bias);
+    c->grad_router = grad_at(moe, io->grads, l->params.router);
     c->y = io->y;
     c->dx = io->dx;
     c->fault = moe->fault;
@@ -444,18 +446,45 @@ static dp_status_t run_mlps(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s
 
 /* ---- the router's products ---- */
 
+/* Whether tensor cores make them: rows are vectors of 16 bytes. */
+static bool has_router_tiles(const work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+
+    return w->moe->kernels.tensor[MOE_NN][1] != NULL && n->hidden % 8 == 0 && n->experts % 8 == 0 &&
+           (uintptr_t)w->call.router % 16 == 0;
+}
+
+static unsigned router_tiles(int32_t count)
+{
+    return (unsigned)((count + MOE_ROUTER_TILE - 1) / MOE_ROUTER_TILE);
+}
+
+static void run_router(work_t *w, CUfunction kernel, cuda_dim_t grid)
+{
+    if (w->status >= 0)
+        w->status = cuda_launch(w->moe->host, w->moe->cu, kernel, grid, CUDA_DIM(MOE_ROUTER_THREADS), MOE_ROUTER_SHARED,
+                                w->s, &w->call);
+}
+
 static void make_logits(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
     moe_product_t p = dense_product(n->tokens, n->experts, n->hidden);
 
-    set_operands(&p, w->call.normed, n->hidden, param_at(w->moe, w->io->params, w->moe->layout.params.router),
-                 n->experts, w->call.scores, n->experts);
+    if (has_router_tiles(w)) {
+        w->call.slices = MOE_SLICES(n->hidden);
+        run_router(w, w->moe->kernels.logits,
+                   CUDA_DIM3(router_tiles(n->tokens), (unsigned)w->call.slices, router_tiles(n->experts)));
+        return;
+    }
+    set_operands(&p, w->call.normed, n->hidden, w->call.router, n->experts, w->call.scores, n->experts);
     put_product(w, MOE_NN, true, &p);
 }
 
-/* The gradients of the logits as products take them: in bf16 as a sum of two. */
-static void logit_parts(work_t *w, const void *parts[2])
+/* The gradients of the logits as products take them: in bf16 as a sum of two, which logits_backward
+ * leaves in scratch memory. */
+static void logit_parts(work_t *w, bool lost, const void *parts[2])
 {
     const moe_dims_t *n = &w->call.n;
     const int64_t count = (int64_t)n->tokens * n->experts;
@@ -464,7 +493,8 @@ static void logit_parts(work_t *w, const void *parts[2])
     parts[1] = NULL;
     if (w->moe->dtype != DP_BF16)
         return;
-    run_elements(w, w->moe->kernels.split, count);
+    if (lost)
+        run_elements(w, w->moe->kernels.split, count);
     parts[0] = w->call.strips;
     parts[1] = (char *)w->call.strips + count * 2;
 }
@@ -473,10 +503,14 @@ static void logit_parts(work_t *w, const void *parts[2])
 static void logits_backward(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    const void *router = param_at(w->moe, w->io->params, w->moe->layout.params.router), *parts[2];
+    const void *router = w->call.router, *parts[2];
     moe_product_t p = dense_product(n->tokens, n->hidden, n->experts);
 
-    logit_parts(w, parts);
+    logit_parts(w, false, parts);
+    if (has_router_tiles(w)) {
+        run_router(w, w->moe->kernels.router_input, CUDA_DIM2(router_tiles(n->tokens), router_tiles(n->hidden)));
+        return;
+    }
     set_operands(&p, parts[0], n->experts, router, n->experts, w->call.own, n->hidden);
     p.accumulate = 1;
     if (parts[1] != NULL) {
@@ -493,9 +527,14 @@ static void router_weights(work_t *w)
     const void *parts[2];
     moe_product_t p = dense_product(n->hidden, n->experts, n->tokens);
 
-    logit_parts(w, parts);
-    set_operands(&p, w->call.normed, n->hidden, parts[0], n->experts,
-                 grad_at(w->moe, w->io->grads, w->moe->layout.params.router), n->experts);
+    logit_parts(w, true, parts);
+    if (has_router_tiles(w)) {
+        w->call.slices = MOE_SLICES(n->tokens);
+        run_router(w, w->moe->kernels.router_weight,
+                   CUDA_DIM3(router_tiles(n->hidden), (unsigned)w->call.slices, router_tiles(n->experts)));
+        return;
+    }
+    set_operands(&p, w->call.normed, n->hidden, parts[0], n->experts, w->call.grad_router, n->experts);
     if (parts[1] != NULL) {
         p.parts = 2;
         p.a[1] = w->call.normed;
@@ -607,13 +646,18 @@ static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io
     const moe_kernels_t *k = &moe->kernels;
     work_t w = begin_call(moe, io, s, "route_backward_input", 0);
     const moe_dims_t *n = &w.call.n;
-    const cuda_dim_t columns = CUDA_DIM(cuda_blocks((size_t)n->hidden, 256));
+    const unsigned threads = row_threads(moe, n->hidden), strips = cuda_blocks((size_t)n->tokens, MOE_STRIP);
+    const int32_t width = n->vectors ? (int32_t)(16 / dp_dtype_bytes(moe->dtype)) : 1;
+    const bool held = w.io->dx != NULL && n->hidden / width <= MOE_HELD * (int32_t)threads;
 
     run_warps(&w, k->logits_backward);
     logits_backward(&w);
-    run_kernel(&w, k->gain_strips, CUDA_DIM2(columns.x, cuda_blocks((size_t)n->tokens, MOE_STRIP)), 256);
-    run_kernel(&w, k->gain_sum, columns, 256);
-    if (w.io->dx != NULL)
+    if (held)
+        run_kernel(&w, k->norm_strips, CUDA_DIM(strips), threads);
+    else
+        run_kernel(&w, k->gain_strips, CUDA_DIM2(cuda_blocks((size_t)n->hidden, 256), strips), 256);
+    run_kernel(&w, k->gain_sum, CUDA_DIM(cuda_blocks((size_t)n->hidden, 32)), 256);
+    if (w.io->dx != NULL && !held)
         run_tokens(&w, k->norm_backward);
     return w.status;
 }
@@ -622,11 +666,13 @@ static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *i
 {
     const moe_kernels_t *k = &moe->kernels;
     const moe_dims_t *n = &moe->n;
-    const size_t longest = (size_t)(n->hidden > n->experts ? n->hidden : n->experts);
+    size_t longest = (size_t)(n->hidden > n->experts ? n->hidden : n->experts);
     work_t w = begin_call(moe, io, s, "route_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 
     run_tokens(&w, k->norm_again);
     router_weights(&w);
+    if (w.call.slices > 0)
+        longest = (size_t)n->hidden * (size_t)n->experts;
     run_kernel(&w, k->vectors_backward, CUDA_DIM(cuda_blocks(longest, 256)), 256);
     return w.status;
 }

@@ -38,10 +38,12 @@ typedef struct moe_layout {
 #define MOE_ROUTE_TYPED(X)                                                                                             \
     X(norm)                                                                                                            \
     X(norm_again)                                                                                                      \
-    X(choices) X(aux_tokens) X(logits_backward) X(norm_backward) X(gain_strips) X(gain_sum) X(vectors_backward)
-#define MOE_ROUTE_COMMON(X) X(count) X(starts) X(places) X(tokens) X(aux_sum) X(split)
-#define MOE_ROWS_TYPED(X)   X(pack) X(sort) X(combine) X(gather) X(activate) X(activate_backward)
-#define MOE_ROWS_COMMON(X)  X(cells) X(groups) X(due)
+    X(choices)                                                                                                         \
+    X(aux_tokens) X(logits_backward) X(norm_backward) X(norm_strips) X(gain_strips) X(gain_sum) X(vectors_backward)
+#define MOE_ROUTE_COMMON(X)                                                                                            \
+    X(count) X(starts) X(places) X(tokens) X(aux_sum) X(split) X(logits) X(router_input) X(router_weight)
+#define MOE_ROWS_TYPED(X)  X(pack) X(sort) X(combine) X(gather) X(activate) X(activate_backward)
+#define MOE_ROWS_COMMON(X) X(cells) X(groups) X(due)
 
 typedef enum moe_form { MOE_NN = MOE_FORM_NN, MOE_NT, MOE_TN, MOE_FORMS } moe_form_t;
 

@@ -31,10 +31,10 @@ template <typename T> struct moe_width {
 #define MOE_BY_WIDTH(vectors, T, body, ...)                                                                            \
     ((vectors) ? body<T, moe_width<T>::most>(__VA_ARGS__) : body<T, 1>(__VA_ARGS__))
 
-enum { MOE_HELD = 4 }; /* vectors of a row that a thread holds, to load them all at once */
-
 /* Threads of blocks that hold rows, and how many such blocks a multiprocessor has registers for. */
-#define MOE_ROW_BOUNDS 256, 4
+#define MOE_ROW_BOUNDS   256, 4
+#define MOE_STRIP_BOUNDS 256, 2
+#define MOE_TOKEN_BOUNDS MOE_TOKEN_THREADS, 6
 
 /* Vectors `at` and every blockDim-th behind it, as far as there are. */
 template <typename V> CUDA_DEVICE void moe_hold(V (&held)[MOE_HELD], const V *row, int at, int count)

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * moe_route.cu: RMSNorm, gate, choice of experts and auxiliary loss, forwards and backwards. */
-#include "moe_real.cuh"
+#include "moe_tiles.cuh"
 
 /* Added to sums of scores that something is divided by, so that sigmoids that are all 0 give 0. */
 #define MOE_TINY 1e-20
@@ -114,6 +114,203 @@ template <typename T> CUDA_DEVICE void norm_again(const moe_call_t &a)
     }
 }
 MOE_KERNEL(norm_again, norm_again, moe_call_t, MOE_ROW_BOUNDS)
+
+/* ---- the router's products in bf16 on tensor cores ---- */
+
+typedef along_k<MOE_ROUTER_TILE, MOE_ROUTER_THREADS> router_along;
+typedef across_k<MOE_ROUTER_TILE, MOE_ROUTER_THREADS> router_across;
+
+/* A tile of C is A B over `parts` of a sum, steps of K of each. AA, AB: A or B lies across K, else
+ * along it. A warp has 16 rows; lane l holds rows l / 4 and 8 below, columns 8 j + l % 4 * 2 and
+ * the next. */
+struct router_tile {
+    const cuda_bf16 *a, *b;
+    int64_t lda, ldb, next_a, next_b; /* elements from row to row, and to the next part */
+    int rows, columns, k, parts;
+    float c[MOE_ROUTER_TILE / 8][4];
+
+    CUDA_DEVICE static int row(int half)
+    {
+        return (int)threadIdx.x / CUDA_WARP * 16 + half * 8 + (int)threadIdx.x % CUDA_WARP / 4;
+    }
+
+    CUDA_DEVICE static int column(int j)
+    {
+        return j * 8 + (int)threadIdx.x % 4 * 2;
+    }
+
+    CUDA_DEVICE bool has(int half, int j) const
+    {
+        return row(half) < rows && column(j) < columns;
+    }
+
+    template <bool ACROSS>
+    CUDA_DEVICE static void load_tile(cuda_bf16 *to, const cuda_bf16 *from, int64_t ld, int at, int count, int k)
+    {
+        if (ACROSS)
+            router_across::load_tile(to, from + at * ld, ld, count, k - at);
+        else
+            router_along::load_tile(to, from + at, ld, count, k - at);
+    }
+
+    template <bool AA, bool AB> CUDA_DEVICE void fill_stage(cuda_bf16 *stage, int step, int steps)
+    {
+        if (step < steps * parts) {
+            const int part = step / steps, at = step % steps * STEP;
+
+            load_tile<AA>(stage, a + part * next_a, lda, at, rows, k);
+            load_tile<AB>(stage + router_along::elements, b + part * next_b, ldb, at, columns, k);
+        }
+        cuda_copy_commit();
+    }
+
+    template <bool AA, bool AB> CUDA_DEVICE void multiply_stage(cuda_bf16 *a_tile)
+    {
+        const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8, at = lane % 8;
+        const int row = (int)threadIdx.x / CUDA_WARP * 16;
+        cuda_bf16 *b_tile = a_tile + router_along::elements;
+
+#pragma unroll
+        for (int k = 0; k < STEP; k += 16) {
+            uint32_t left[4], right[4];
+
+            if (AA)
+                cuda_load_matrix_x4_trans(left,
+                                          router_across::vector_at(a_tile, k + part / 2 * 8 + at, row / 8 + part % 2));
+            else
+                cuda_load_matrix_x4(left, router_along::vector_at(a_tile, row + part % 2 * 8 + at, k / 8 + part / 2));
+#pragma unroll
+            for (int j = 0; j < MOE_ROUTER_TILE / 8; j += 2) {
+                if (AB)
+                    cuda_load_matrix_x4_trans(right,
+                                              router_across::vector_at(b_tile, k + part % 2 * 8 + at, j + part / 2));
+                else
+                    cuda_load_matrix_x4(right,
+                                        router_along::vector_at(b_tile, j * 8 + part / 2 * 8 + at, k / 8 + part % 2));
+                cuda_mma_bf16(c[j], left, right);
+                cuda_mma_bf16(c[j + 1], left, right + 2);
+            }
+        }
+    }
+
+    template <bool AA, bool AB> CUDA_DEVICE void multiply_tiles(cuda_bf16 *shared)
+    {
+        enum { STAGES = 3, STAGE = router_along::elements + router_across::elements };
+        static_assert(STAGES * STAGE * 2 == MOE_ROUTER_SHARED, "");
+        const int steps = k > 0 ? (k + STEP - 1) / STEP : 0;
+
+        for (int i = 0; i < STAGES - 1; i++)
+            fill_stage<AA, AB>(shared + i * STAGE, i, steps);
+        for (int step = 0; step < steps * parts; step++) {
+            cuda_copy_wait<STAGES - 2>();
+            __syncthreads(); /* this stage is full for all, the one before it done with */
+            fill_stage<AA, AB>(shared + (step + STAGES - 1) % STAGES * STAGE, step + STAGES - 1, steps);
+            multiply_stage<AA, AB>(shared + step % STAGES * STAGE);
+        }
+        cuda_copy_wait<0>();
+    }
+
+    CUDA_DEVICE void store_tile(float *to, int64_t ld) const
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int j = 0; j < MOE_ROUTER_TILE / 8; j++)
+                if (has(half, j))
+                    store_pair(to + row(half) * ld + column(j), c[j][half * 2], c[j][half * 2 + 1], false);
+    }
+
+    /* All loads of a row are on their way at once. */
+    CUDA_DEVICE void add_tile(float *to, int64_t ld) const
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            moe_vector<float, 2> old[MOE_ROUTER_TILE / 8];
+
+#pragma unroll
+            for (int j = 0; j < MOE_ROUTER_TILE / 8; j++)
+                if (has(half, j))
+                    old[j] = *(const moe_vector<float, 2> *)(to + row(half) * ld + column(j));
+#pragma unroll
+            for (int j = 0; j < MOE_ROUTER_TILE / 8; j++)
+                if (has(half, j))
+                    store_pair(to + row(half) * ld + column(j), c[j][half * 2] + old[j].at[0],
+                               c[j][half * 2 + 1] + old[j].at[1], false);
+        }
+    }
+};
+
+/* Elements of slice y of `all` along K. */
+CUDA_DEVICE int slice_of(int all, int *first_out)
+{
+    const int left = all - (int)blockIdx.y * MOE_SLICE(all);
+
+    *first_out = left > 0 ? all - left : 0;
+    return left < MOE_SLICE(all) ? left : MOE_SLICE(all);
+}
+
+/* normed w_router: tokens (x), a slice of d (y), experts (z); choices adds the slices. */
+extern "C" __global__ void __launch_bounds__(MOE_ROUTER_THREADS) moe_cuda_logits(const moe_call_t a)
+{
+    CUDA_SHARED_DYNAMIC(cuda_bf16, shared);
+    const int token = (int)blockIdx.x * MOE_ROUTER_TILE, expert = (int)blockIdx.z * MOE_ROUTER_TILE;
+    router_tile tile = {};
+    int first;
+
+    tile.k = slice_of(a.n.hidden, &first);
+    tile.a = (const cuda_bf16 *)a.normed + (int64_t)token * a.n.hidden + first;
+    tile.b = (const cuda_bf16 *)a.router + (int64_t)first * a.n.experts + expert;
+    tile.lda = a.n.hidden;
+    tile.ldb = a.n.experts;
+    tile.rows = a.n.tokens - token;
+    tile.columns = a.n.experts - expert;
+    tile.parts = 1;
+    tile.multiply_tiles<false, true>(shared);
+    tile.store_tile((float *)a.strips + ((int64_t)blockIdx.y * a.n.tokens + token) * a.n.experts + expert, a.n.experts);
+}
+
+/* Gradient of n += dlogits w_router^T, with dlogits as the sum of two: tokens (x), columns (y). */
+extern "C" __global__ void __launch_bounds__(MOE_ROUTER_THREADS) moe_cuda_router_input(const moe_call_t a)
+{
+    CUDA_SHARED_DYNAMIC(cuda_bf16, shared);
+    const int token = (int)blockIdx.x * MOE_ROUTER_TILE, column = (int)blockIdx.y * MOE_ROUTER_TILE;
+    router_tile tile = {};
+
+    tile.a = (const cuda_bf16 *)a.strips + (int64_t)token * a.n.experts;
+    tile.next_a = (int64_t)a.n.tokens * a.n.experts;
+    tile.b = (const cuda_bf16 *)a.router + (int64_t)column * a.n.experts;
+    tile.lda = tile.ldb = a.n.experts;
+    tile.rows = a.n.tokens - token;
+    tile.columns = a.n.hidden - column;
+    tile.k = a.n.experts;
+    tile.parts = 2;
+    tile.multiply_tiles<false, false>(shared);
+    tile.add_tile((float *)a.own + (int64_t)token * a.n.hidden + column, a.n.hidden);
+}
+
+/* normed^T dlogits: rows of w_router (x), a slice of the tokens (y), experts (z);
+ * vectors_backward adds the slices. */
+extern "C" __global__ void __launch_bounds__(MOE_ROUTER_THREADS) moe_cuda_router_weight(const moe_call_t a)
+{
+    CUDA_SHARED_DYNAMIC(cuda_bf16, shared);
+    const int64_t logits = (int64_t)a.n.tokens * a.n.experts;
+    const int row = (int)blockIdx.x * MOE_ROUTER_TILE, expert = (int)blockIdx.z * MOE_ROUTER_TILE;
+    router_tile tile = {};
+    int first;
+
+    tile.k = slice_of(a.n.tokens, &first);
+    tile.a = (const cuda_bf16 *)a.normed + (int64_t)first * a.n.hidden + row;
+    tile.b = (const cuda_bf16 *)a.strips + (int64_t)first * a.n.experts + expert;
+    tile.next_b = logits;
+    tile.lda = a.n.hidden;
+    tile.ldb = a.n.experts;
+    tile.rows = a.n.hidden - row;
+    tile.columns = a.n.experts - expert;
+    tile.parts = 2;
+    tile.multiply_tiles<true, true>(shared);
+    tile.store_tile((float *)a.strips + logits + ((int64_t)blockIdx.y * a.n.hidden + row) * a.n.experts + expert,
+                    a.n.experts);
+}
 
 /* ---- scores and choice: a warp per token, lane l has experts l, l + 32, ... ---- */
 
@@ -246,6 +443,21 @@ CUDA_DEVICE void choose_best(const moe_call_t &a, const cuda_sum_t<T> *row, doub
     }
 }
 
+template <typename S> CUDA_DEVICE void add_slices(const moe_call_t &a, int t, S *row, int lane)
+{
+    const int64_t slice = (int64_t)a.n.tokens * a.n.experts;
+    const S *strips = (const S *)a.strips + (int64_t)t * a.n.experts;
+
+    for (int e = lane; e < a.n.experts && a.slices > 0; e += CUDA_WARP) {
+        S sum = strips[e];
+
+#pragma unroll 3
+        for (int s = 1; s < a.slices; s++)
+            sum += strips[s * slice + e];
+        row[e] = sum;
+    }
+}
+
 template <typename W, typename S> CUDA_DEVICE W chosen_sum(const moe_dims_t &n, const S *row, const int *chosen)
 {
     W sum = (W)MOE_TINY;
@@ -255,7 +467,7 @@ template <typename W, typename S> CUDA_DEVICE W chosen_sum(const moe_dims_t &n, 
     return sum;
 }
 
-/* logits in scores -> scores, chosen, weights */
+/* logits -> scores, chosen, weights */
 template <typename T> CUDA_DEVICE void choices(const moe_call_t &a)
 {
     typedef moe_wide_t<T> wide;
@@ -268,6 +480,7 @@ template <typename T> CUDA_DEVICE void choices(const moe_call_t &a)
         int *chosen = a.chosen + (int64_t)t * a.n.top_k;
         wide factor;
 
+        add_slices(a, t, row, lane);
         scores_of<wide>(a.n, row, lane);
         choose_best<T>(a, row, a.group_sums + (int64_t)t * a.n.groups, chosen, lane);
         __syncwarp(); /* scores and chosen are seen by all lanes */
@@ -278,7 +491,7 @@ template <typename T> CUDA_DEVICE void choices(const moe_call_t &a)
             weights[j] = (sum_t)(factor * (wide)row[chosen[j]]);
     }
 }
-MOE_KERNEL(choices, choices, moe_call_t, MOE_TOKEN_THREADS)
+MOE_KERNEL(choices, choices, moe_call_t, MOE_TOKEN_BOUNDS)
 
 /* ---- places: a stable sort of the choices by expert, in chunks, a thread for each expert ---- */
 
@@ -583,7 +796,21 @@ CUDA_DEVICE gradient_of_scores<moe_wide_t<T>> gradient_of_token(const moe_call_t
     return g;
 }
 
-/* dweights, scores -> gradients of the logits, in place */
+/* bf16: a gradient of the logits as the sum of two bf16, [2,T,E], for products. */
+template <typename T> CUDA_DEVICE void split_logit(const moe_call_t &, int64_t, cuda_sum_t<T>)
+{
+}
+
+template <> CUDA_DEVICE void split_logit<cuda_bf16>(const moe_call_t &a, int64_t i, float x)
+{
+    cuda_bf16 *high = (cuda_bf16 *)a.strips, *low = high + (int64_t)a.n.tokens * a.n.experts;
+    const cuda_bf16 rounded = cuda_from_float<cuda_bf16>(x);
+
+    high[i] = rounded;
+    low[i] = cuda_from_float<cuda_bf16>(x - cuda_float(rounded));
+}
+
+/* dweights, scores -> gradients of the logits, in place and split */
 template <typename T> CUDA_DEVICE void logits_backward(const moe_call_t &a)
 {
     typedef moe_wide_t<T> wide;
@@ -602,24 +829,19 @@ template <typename T> CUDA_DEVICE void logits_backward(const moe_call_t &a)
             const wide s = (wide)row[e], d = g.of(e);
 
             row[e] = (cuda_sum_t<T>)(a.n.softmax ? (d - mean) * s : d * s * (1 - s));
+            split_logit<T>(a, (int64_t)t * a.n.experts + e, row[e]);
         }
     }
 }
-MOE_KERNEL(logits_backward, logits_backward, moe_call_t, MOE_TOKEN_THREADS)
+MOE_KERNEL(logits_backward, logits_backward, moe_call_t, MOE_TOKEN_BOUNDS)
 
-/* bf16: gradients of the logits as the sum of two bf16 [T, E], for products. */
+/* The same of those that are there. */
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_split(const moe_call_t a)
 {
     const int64_t count = (int64_t)a.n.tokens * a.n.experts, step = (int64_t)gridDim.x * blockDim.x;
-    cuda_bf16 *high = (cuda_bf16 *)a.strips, *low = high + count;
 
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        const float x = ((const float *)a.scores)[i];
-        const cuda_bf16 rounded = cuda_from_float<cuda_bf16>(x);
-
-        high[i] = rounded;
-        low[i] = cuda_from_float<cuda_bf16>(x - cuda_float(rounded));
-    }
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+        split_logit<cuda_bf16>(a, i, ((const float *)a.scores)[i]);
 }
 
 template <typename T, int W> CUDA_DEVICE void norm_backward_rows(const moe_call_t &a)
@@ -670,6 +892,75 @@ template <typename T> CUDA_DEVICE void norm_backward(const moe_call_t &a)
 }
 MOE_KERNEL(norm_backward, norm_backward, moe_call_t, 256)
 
+/* The same and the gradient of the gain, where a block holds a row: of a strip of tokens, so that
+ * each row is read once. */
+template <typename T, int W> CUDA_DEVICE void norm_strip(const moe_call_t &a)
+{
+    typedef moe_vector<T, W> vector;
+    typedef moe_vector<cuda_sum_t<T>, W> sums;
+    typedef moe_wide_t<T> wide;
+    __shared__ wide room[32];
+    __shared__ sums gains[MOE_HELD * 256]; /* each thread has its own */
+    const vector *gain = (const vector *)a.norm;
+    const int count = a.n.hidden / W, me = (int)threadIdx.x, step = (int)blockDim.x;
+    const int first = (int)blockIdx.x * MOE_STRIP,
+              end = first + MOE_STRIP < a.n.tokens ? first + MOE_STRIP : a.n.tokens;
+    sums *strip = (sums *)((cuda_sum_t<T> *)a.strips + (int64_t)blockIdx.x * a.n.hidden);
+
+    for (int i = me; i < count; i += step)
+        gains[i] = {};
+    for (int t = first; t < end; t++) {
+        const int64_t at = (int64_t)t * a.n.hidden;
+        vector *dx = (vector *)((T *)a.dx + at), v[MOE_HELD], out[MOE_HELD];
+        const cuda_sum_t<T> rstd = ((const cuda_sum_t<T> *)a.rstd)[t];
+        sums d[MOE_HELD];
+        wide dotted = 0;
+        cuda_sum_t<T> mean;
+
+        moe_hold(d, (const sums *)((const cuda_sum_t<T> *)a.own + at), me, count);
+        moe_hold(v, (const vector *)((const T *)a.h + at), me, count);
+        moe_hold(out, (const vector *)((const T *)a.own_dy + at), me, count);
+#pragma unroll
+        for (int l = 0; l < MOE_HELD; l++) {
+            if (me + l * step >= count)
+                continue;
+
+            const vector g = gain[me + l * step];
+            sums sum = gains[me + l * step];
+
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                const cuda_sum_t<T> x = cuda_float(v[l].at[j]);
+
+                sum.at[j] += d[l].at[j] * x * rstd;
+                d[l].at[j] *= cuda_float(g.at[j]);
+                dotted += (wide)d[l].at[j] * (wide)x;
+            }
+            gains[me + l * step] = sum;
+        }
+        dotted = cuda_block_sum(dotted, room);
+        mean = (cuda_sum_t<T>)(dotted / (wide)a.n.hidden * (wide)rstd * (wide)rstd);
+#pragma unroll
+        for (int l = 0; l < MOE_HELD; l++) {
+            if (me + l * step >= count)
+                continue;
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                out[l].at[j] =
+                    cuda_from_float<T>(cuda_float(out[l].at[j]) + rstd * (d[l].at[j] - cuda_float(v[l].at[j]) * mean));
+            dx[me + l * step] = out[l];
+        }
+    }
+    for (int i = me; i < count; i += step)
+        strip[i] = gains[i];
+}
+
+template <typename T> CUDA_DEVICE void norm_strips(const moe_call_t &a)
+{
+    MOE_BY_WIDTH(a.n.vectors, T, norm_strip, a);
+}
+MOE_KERNEL(norm_strips, norm_strips, moe_call_t, MOE_STRIP_BOUNDS)
+
 /* Gradient of the gain by strips of tokens: y numbers the strip, a thread has one element. */
 template <typename T> CUDA_DEVICE void gain_strips(const moe_call_t &a)
 {
@@ -689,25 +980,41 @@ template <typename T> CUDA_DEVICE void gain_strips(const moe_call_t &a)
 }
 MOE_KERNEL(gain_strips, gain_strips, moe_call_t, 256)
 
+/* A warp takes every eighth strip of 32 elements; the eight sums are added in their order. */
 template <typename T> CUDA_DEVICE void gain_sum(const moe_call_t &a)
 {
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    const int strips = (a.n.tokens + MOE_STRIP - 1) / MOE_STRIP;
+    const int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    const int i = (int)blockIdx.x * CUDA_WARP + lane, strips = (a.n.tokens + MOE_STRIP - 1) / MOE_STRIP;
+    __shared__ cuda_sum_t<T> room[8][CUDA_WARP];
     cuda_sum_t<T> sum = 0;
 
-    if (i >= a.n.hidden)
-        return;
-    for (int s = 0; s < strips; s++)
+#pragma unroll 8
+    for (int s = warp; s < strips && i < a.n.hidden; s += 8)
         sum += ((const cuda_sum_t<T> *)a.strips)[(int64_t)s * a.n.hidden + i];
+    room[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || i >= a.n.hidden)
+        return;
+    for (int w = 1; w < 8; w++)
+        sum += room[w][lane];
     ((cuda_sum_t<T> *)a.dnorm)[i] = sum;
 }
 MOE_KERNEL(gain_sum, gain_sum, moe_call_t, 256)
 
-/* Adds to the gradients of norm and bias. */
+/* Adds to the gradients of norm and bias, and of the router what slices have. */
 template <typename T> CUDA_DEVICE void vectors_backward(const moe_call_t &a)
 {
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, router = (int64_t)a.n.hidden * a.n.experts;
+    const float *strips = (const float *)a.strips + (int64_t)a.n.tokens * a.n.experts + i;
 
+    if (a.slices > 0 && i < router) {
+        float sum = strips[0];
+
+#pragma unroll 3
+        for (int s = 1; s < a.slices; s++)
+            sum += strips[s * router];
+        ((float *)a.grad_router)[i] += sum;
+    }
     if (i < a.n.hidden)
         ((cuda_sum_t<T> *)a.grad_norm)[i] += ((const cuda_sum_t<T> *)a.dnorm)[i];
     if (i < a.n.experts)

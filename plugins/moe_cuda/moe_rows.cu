@@ -280,7 +280,7 @@ CUDA_DEVICE int rank_of(const moe_call_t &a, int r, int *head)
     return low;
 }
 
-/* Of each head: that it is of this call and what cells found of its dispatch; where its row goes. */
+/* Of each head: that it is of this call and where cells found it; what is known of its row. */
 template <typename T> CUDA_DEVICE void note_heads(const moe_call_t &a)
 {
     const int arrived = moe_arrived(a);
@@ -324,8 +324,8 @@ CUDA_DEVICE int64_t place_for(const moe_call_t &a, int p, int row, int e)
     return low < from[1] && heads[low].row == row ? a.first[(int64_t)e * a.n.ranks + p] + (low - from[0]) : -1;
 }
 
-/* Rows as they arrived, a block for each: it is read once and written for each of its experts, which
- * are found while it is on its way. */
+/* Rows as they arrived, a block for each: it is read once and written for each of its experts,
+ * which are found while it is on its way. */
 template <typename T, int W> CUDA_DEVICE void sort_rows(const moe_call_t &a, T *to)
 {
     typedef moe_vector<T, W> vector;
