@@ -148,6 +148,25 @@ static void larger_products(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* By elements and by vectors; the router's products in several slices. */
+static void rows_are_longer_than_a_block_holds(conform_t *t)
+{
+    const layer_t layers[] = {moe_layer(DP_F32, 5, 1031, 3, 2, 7, 1), moe_layer(DP_BF16, 5, 8200, 8, 2, 8, 0)};
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 2 && !conform_failed(t); i++) {
+        block_t b = {0};
+
+        if (!way_is_here(&lab, 0))
+            return;
+        if (!opens(&lab, &b, &layers[i]) || !moe_layer_is_right(&b, false))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
 /* One token, the ends of tiles and of strips, all tokens. */
 static void each_way_takes_any_length(conform_t *t)
 {
@@ -559,6 +578,7 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(each_way_of_multiplying, 0, "Each way comes to the formula.")},
     {CONFORM_CASE(each_way_takes_any_length, 0, "Each way of multiplying takes fewer tokens than the shape says.")},
     {CONFORM_CASE(larger_products, 0, "So does each way with several tiles.")},
+    {CONFORM_CASE(rows_are_longer_than_a_block_holds, 0, "Rows may be longer than a block holds at once.")},
     {CONFORM_CASE(tensor_cores_are_plain_products, 0, "Tensor cores and plain tiles round alike.")},
     {CONFORM_CASE(calls_can_be_captured, 0, "Each call on the compute lane may become a graph.")},
     {CONFORM_CASE(room_follows_the_capacity, 0, "Exchanges have room for so many times an even share.")},
