@@ -73,32 +73,43 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
 }
 
 /* Rows of all groups from a to c, where the map says; a block takes one after the other. */
-template <typename T> CUDA_DEVICE void place_groups(const moe_product_t &p)
+template <typename T, int W> CUDA_DEVICE void place_vectors(const moe_product_t &p)
 {
     const int all = p.first[p.groups - 1] + p.rows[p.groups - 1];
 
     for (int row = (int)blockIdx.x; row < all; row += (int)gridDim.x) {
         const int64_t to = p.map != 0 ? p.map[row] : row;
-        const moe_vector<T, 2> *from = (const moe_vector<T, 2> *)((const T *)p.a[0] + row * p.lda);
-        moe_vector<cuda_bf16, 2> *out = (moe_vector<cuda_bf16, 2> *)((cuda_bf16 *)p.c[0] + to * p.ldc);
+        const moe_vector<T, W> *from = (const moe_vector<T, W> *)((const T *)p.a[0] + row * p.lda);
+        moe_vector<cuda_bf16, W> *out = (moe_vector<cuda_bf16, W> *)((cuda_bf16 *)p.c[0] + to * p.ldc);
 
-        for (int i = (int)threadIdx.x; i < p.n / 2 && to >= 0; i += (int)blockDim.x) {
-            const moe_vector<T, 2> x = from[i];
-            moe_vector<cuda_bf16, 2> y;
+        for (int i = (int)threadIdx.x; i < p.n / W && to >= 0; i += (int)blockDim.x) {
+            const moe_vector<T, W> x = from[i];
+            moe_vector<cuda_bf16, W> y;
 
-            y.at[0] = cuda_from_float<cuda_bf16>(cuda_float(x.at[0]));
-            y.at[1] = cuda_from_float<cuda_bf16>(cuda_float(x.at[1]));
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                y.at[j] = cuda_from_float<cuda_bf16>(cuda_float(x.at[j]));
             out[i] = y;
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) moe_cuda_place_rows(const moe_product_t p)
+/* Eight elements at once where all rows begin on as many. */
+template <typename T> CUDA_DEVICE void place_groups(const moe_product_t &p)
+{
+    if ((p.n | p.lda | p.ldc) % 8 == 0 && (uintptr_t)p.a[0] % (8 * sizeof(T)) == 0 && (uintptr_t)p.c[0] % 16 == 0)
+        place_vectors<T, 8>(p);
+    else
+        place_vectors<T, 2>(p);
+}
+
+/* As many blocks of a multiprocessor as a launch has. */
+extern "C" __global__ void __launch_bounds__(256, 8) moe_cuda_place_rows(const moe_product_t p)
 {
     place_groups<cuda_bf16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256) moe_cuda_place_sums(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 8) moe_cuda_place_sums(const moe_product_t p)
 {
     place_groups<float>(p);
 }
