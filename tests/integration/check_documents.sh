@@ -73,6 +73,7 @@ unrun() { # DOCUMENT COMMAND
     'srun -N'*) echo "wants several hosts of Slurm: check_slurm.sh runs such" ;;
     *'--attention naive') echo "wants the plugin of that page: check_outside.sh trains with it" ;;
     ./quickstart* | build-aux/deps | autoreconf* | 'mkdir -p build'* | ../configure | 'make && '*) echo "made this build: quickstart, .ci/run" ;;
+    '../configure --with-cutlass'* | 'cd libdualpipe-kit') echo "a kit for a GPU: check_kit.sh makes and unpacks one" ;;
     'pip install'*) echo "check_python.sh installs it" ;;
     'make check TESTS='* | 'make benches'*) echo "wants a GPU: docs/gpu.md says where each was run" ;;
     'cp -R'* | 'cd attention_naive' | mv* | sed* | make | 'make check' | cc* | 'DUALPIPE_PLUGIN_PATH=$PWD'*)
