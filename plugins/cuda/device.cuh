@@ -338,10 +338,59 @@ template <typename T> CUDA_DEVICE T cuda_from_float(cuda_sum_t<T> x)
     return cuda_rounding<T>::from(x);
 }
 
-/** Sum (largest value) over the lanes of a warp; all of them call and get the same bits. */
-template <typename T> CUDA_DEVICE T cuda_warp_sum(T x)
+/** Elements of T in 16 bytes. */
+template <typename T> constexpr int cuda_width = 16 / sizeof(T);
+
+/** W elements that are read and written as one, aligned to 16 bytes at most. */
+template <typename T, int W = cuda_width<T>> struct alignas(W * sizeof(T) < 16 ? W * sizeof(T) : 16) cuda_vector {
+    T at[W];
+};
+
+/** Whether all of these pointers and numbers of bytes are multiples of 16. */
+template <typename... P> CUDA_DEVICE bool cuda_aligned(P... p)
 {
-    for (int step = CUDA_WARP / 2; step > 0; step /= 2)
+    return ((size_t)p | ...) % 16 == 0;
+}
+
+/** Elements i to i + W - 1 of `count`, and zeros behind them: one by one, or with V 16 bytes at a
+ *  time, where `row + i` is aligned and `count` a multiple of W. Reads stay in the order in which
+ *  they are written down, so that those in front of the first use are under way together. */
+template <bool V, int W, typename T> CUDA_DEVICE cuda_vector<T, W> cuda_read(const T *row, uint32_t i, uint32_t count)
+{
+    uint4 words[W / cuda_width<T>] = {};
+    cuda_vector<T, W> v = {};
+
+    if (V) {
+        for (int k = 0; k < W / cuda_width<T> && i < count; k++)
+            words[k] = cuda_load_stream((const uint4 *)(row + i) + k);
+        memcpy(&v, words, sizeof(v));
+    }
+    for (int e = 0; !V && e < W; e++)
+        if (i + e < count)
+            v.at[e] = row[i + e];
+    return v;
+}
+
+template <bool V, int W, typename T>
+CUDA_DEVICE void cuda_write(T *row, uint32_t i, uint32_t count, const cuda_vector<T, W> &v)
+{
+    uint4 words[W / cuda_width<T>];
+
+    if (V && i < count) {
+        memcpy(words, &v, sizeof(v));
+        for (int k = 0; k < W / cuda_width<T>; k++)
+            ((uint4 *)(row + i))[k] = words[k];
+    }
+    for (int e = 0; !V && e < W; e++)
+        if (i + e < count)
+            row[i + e] = v.at[e];
+}
+
+/** Sum (largest value) over the lanes of a warp, or over each 2, 4, 8 or 16 of them; all of the
+ *  warp call, and those get the same bits. */
+template <int lanes = CUDA_WARP, typename T> CUDA_DEVICE T cuda_warp_sum(T x)
+{
+    for (int step = lanes / 2; step > 0; step /= 2)
         x += __shfl_xor_sync(CUDA_FULL_MASK, x, step);
     return x;
 }

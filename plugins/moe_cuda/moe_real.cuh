@@ -17,19 +17,10 @@ template <> struct moe_wide<cuda_bf16> {
 };
 template <typename T> using moe_wide_t = typename moe_wide<T>::type;
 
-/* W elements that are read and written as one. */
-template <typename T, int W> struct alignas(W * sizeof(T)) moe_vector {
-    T at[W];
-};
-
-/* Elements of 16 bytes. */
-template <typename T> struct moe_width {
-    static const int most = 16 / sizeof(T);
-};
+template <typename T, int W> using moe_vector = cuda_vector<T, W>;
 
 /* Calls body<T, W>: W elements make 16 bytes where all rows are multiples of them, else one. */
-#define MOE_BY_WIDTH(vectors, T, body, ...)                                                                            \
-    ((vectors) ? body<T, moe_width<T>::most>(__VA_ARGS__) : body<T, 1>(__VA_ARGS__))
+#define MOE_BY_WIDTH(vectors, T, body, ...) ((vectors) ? body<T, cuda_width<T>>(__VA_ARGS__) : body<T, 1>(__VA_ARGS__))
 
 /* Threads of blocks that hold rows, and how many such blocks a multiprocessor has registers for. */
 #define MOE_ROW_BOUNDS   256, 4
