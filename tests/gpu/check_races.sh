@@ -34,6 +34,7 @@ run test_kernels
     echo "three races were sown, and reported: $(grep 'a race' "$work")"
     failures=$((failures + 1))
 }
+run test_attention_cuda rows_of_any_width
 run test_moe_cuda calls_can_be_captured # small, and every kernel in every way
 run test_conform_moe_cuda tokens_choose_from_few_groups
 run test_comm_nccl --device device_cuda exchanges_of_the_capacity_are_left exchanges_move_the_rows_that_there_are \

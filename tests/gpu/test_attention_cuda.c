@@ -90,6 +90,35 @@ static void heads_of_many_widths(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* Rows and heads of whole vectors of 16 bytes, and such as are read one by one, also where they lie
+ * in wider rows; more heads than a block takes at once; rows longer than a block holds. */
+static void rows_of_any_width(conform_t *t)
+{
+    static const layer_t layers[] = {
+        {.sequence = 5, .hidden = 64, .heads = 3, .head_dim = 24, .q_rank = 24, .kv_rank = 16, .rope_dim = 16},
+        {.sequence = 5, .hidden = 61, .heads = 3, .head_dim = 24, .q_rank = 23, .kv_rank = 15, .rope_dim = 14},
+        {.sequence = 3, .hidden = 8, .heads = 43, .head_dim = 192, .value_dim = 16, .kv_rank = 16, .rope_dim = 64},
+        {.sequence = 3, .hidden = 8, .heads = 43, .kv_heads = 43, .head_dim = 192, .value_dim = 16},
+        {.sequence = 2, .hidden = 8200, .heads = 1, .kv_heads = 1, .head_dim = 2},
+        {.sequence = 2, .hidden = 8201, .heads = 1, .kv_heads = 1, .head_dim = 2},
+    };
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (size_t i = 0; i < 3 * sizeof(layers) / sizeof(layers[0]); i++) {
+        layer_t layer = layers[i / 3];
+        block_t b = {0};
+
+        layer.dtype = dtypes[i % 3];
+        layer.batch = 1;
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 5), "%s", conform_last_error());
+        if (!conform_block_is_right(&b, false) || !conform_block_close(&b))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
 /* Tokens and documents that end at and beside the ends of blocks of 16 queries, of the lengths that
  * products are prepared for, and of sequences. */
 static const struct {
@@ -290,6 +319,7 @@ static void refusals_name_the_setting(conform_t *t)
 static const conform_case_t cases[] = {
     {CONFORM_CASE(blocks_of_scores_add_up, 0, "Any budget of scores comes to the formula.")},
     {CONFORM_CASE(heads_of_many_widths, 0, "Heads may have any width.")},
+    {CONFORM_CASE(rows_of_any_width, 0, "Rows may have any width.")},
     {CONFORM_CASE(lengths_and_documents_end_anywhere, 0, "A micro-batch has any length, and any documents.")},
     {CONFORM_CASE(a_step_searches_for_nothing, 0, "Products are looked for at open.")},
     {CONFORM_CASE(nan_shows_from_its_token_on, 0, "NaN is not hidden, and stays in its sequence.")},

@@ -27,13 +27,12 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 
 static dp_status_t load_row_kernels(dp_attention_t *a)
 {
-    static const char *const names[] = {"normalize",     "apply_gain",         "rotate",     "dot_rows",
-                                        "gain_gradient", "normalize_backward", "accumulate", "starts",
-                                        "rotate_part",   "join_keys",          "split_keys", "latent_backward"};
+    static const char *const names[] = {"normalize",     "apply_gain",         "rotate",     "dot_rows", "join_keys",
+                                        "gain_gradient", "normalize_backward", "accumulate", "starts",   "split_keys"};
     attn_kernels_t *k = &a->kernels;
-    CUfunction *const functions[] = {&k->normalize,     &k->apply_gain,         &k->rotate,     &k->dot_rows,
-                                     &k->gain_gradient, &k->normalize_backward, &k->accumulate, &k->starts,
-                                     &k->rotate_part,   &k->join_keys,          &k->split_keys, &k->latent_backward};
+    CUfunction *const functions[] = {
+        &k->normalize,     &k->apply_gain,         &k->rotate,     &k->dot_rows, &k->join_keys,
+        &k->gain_gradient, &k->normalize_backward, &k->accumulate, &k->starts,   &k->split_keys};
 
     return attn_load_kernels(a, cuda_image_attention_rows, names, functions, sizeof(names) / sizeof(names[0]),
                              &a->module);

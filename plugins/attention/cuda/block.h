@@ -64,7 +64,7 @@ typedef struct attn_core {
 typedef struct attn_kernels {
     CUfunction normalize, apply_gain, rotate, dot_rows, gain_gradient, normalize_backward, accumulate;
     CUfunction starts;
-    CUfunction rotate_part, join_keys, split_keys, latent_backward; /* of latent attention */
+    CUfunction join_keys, split_keys; /* of latent attention */
 } attn_kernels_t;
 
 struct dp_attention {

@@ -31,11 +31,23 @@ dp_status_t attn_multiply(const attn_pass_t *p, const cuda_gemm_shape_t *shape, 
     return cuda_gemm_run(p->attention->gemm, shape, &operands, p->stream);
 }
 
-#define LAUNCH(pass, kernel, grid, ...)                                                                                \
+#define LAUNCH_OF(threads, pass, kernel, grid, ...)                                                                    \
     ((pass)->rehearsal                                                                                                 \
          ? DP_OK                                                                                                       \
          : cuda_launch((pass)->attention->host, (pass)->attention->cu, (pass)->attention->kernels.kernel, (grid),      \
-                       CUDA_DIM(THREADS), 0, (pass)->stream, __VA_ARGS__))
+                       CUDA_DIM(threads), 0, (pass)->stream, __VA_ARGS__))
+#define LAUNCH(pass, kernel, grid, ...) LAUNCH_OF(THREADS, pass, kernel, grid, __VA_ARGS__)
+
+/* A block per row, with a thread for each 16 bytes or each few of them. */
+#define LAUNCH_ROWS(pass, kernel, rows, width, ...)                                                                    \
+    LAUNCH_OF(row_threads((pass)->attention, width), pass, kernel, CUDA_DIM(rows), __VA_ARGS__)
+
+static unsigned row_threads(const dp_attention_t *a, uint32_t width)
+{
+    const unsigned vectors = cuda_blocks(width * a->bytes, 16), each = cuda_blocks(vectors, THREADS);
+
+    return 32 * cuda_blocks(vectors, 32 * each);
+}
 
 static dp_status_t copy_memory(const attn_pass_t *p, void *to, const void *from, size_t bytes)
 {
@@ -73,12 +85,15 @@ static dp_status_t find_starts(const attn_pass_t *p)
                : LAUNCH(p, starts, CUDA_DIM(documents + 1), &starts, (void *)&ends, &documents, &a->n.tokens);
 }
 
-static dp_status_t rotate_heads(const attn_pass_t *p, void *to, const void *from, uint32_t heads, int32_t sign)
+/* Of each head the last 2 * half elements turn, behind `own` others. */
+static dp_status_t rotate_heads(const attn_pass_t *p, void *to, const void *from, uint32_t heads, uint32_t own,
+                                uint32_t half, int32_t sign)
 {
     dp_attention_t *a = p->attention;
-    uint32_t half = a->n.head_dim / 2, *starts = p->starts;
+    uint32_t *starts = p->starts;
 
-    return LAUNCH(p, rotate, CUDA_DIM(p->tokens), &to, &from, &a->rope, &starts, &heads, &a->n.sequence, &half, &sign);
+    return LAUNCH(p, rotate, CUDA_DIM(p->tokens), &to, &from, &a->rope, &starts, &heads, &own, &a->n.sequence, &half,
+                  &sign);
 }
 
 /* out = rows w; w [from, to]. */
@@ -172,8 +187,8 @@ static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void 
     dp_attention_t *a = p->attention;
 
     DO(project_rows(p, n, a->n.hidden, l->w, l->stride, l->down));
-    return LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &l->inv_rms, &l->rows, &l->down, &l->stride,
-                  (void *)&l->gain, &l->rank, &a->n.norm_eps);
+    return LAUNCH_ROWS(p, normalize, p->rows, l->rank, &l->normalized, &l->inv_rms, &l->rows, &l->down, &l->stride,
+                       (void *)&l->gain, &l->rank, &a->n.norm_eps);
 }
 
 /* What the norm has made of it, once more; its other results are thrown away. */
@@ -182,20 +197,21 @@ static dp_status_t latent_again(const attn_pass_t *p, latent_t *l, const dp_io_t
     dp_attention_t *a = p->attention;
     void *unread = in_region(io->scratch, a->scratch.delta);
 
-    return LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &unread, &l->rows, &l->down, &l->stride,
-                  (void *)&l->gain, &l->rank, &a->n.norm_eps);
+    return LAUNCH_ROWS(p, normalize, p->rows, l->rank, &l->normalized, &unread, &l->rows, &l->down, &l->stride,
+                       (void *)&l->gain, &l->rank, &a->n.norm_eps);
 }
 
 /* From the gradient in l->rows to that of `down`, and to dn. */
 static dp_status_t latent_back(const attn_pass_t *p, latent_t *l, double beta, void *dn)
 {
     dp_attention_t *a = p->attention;
+    const void *dy = NULL; /* nothing goes past the norm */
     size_t tokens = p->tokens;
 
     DO(LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(l->rank, 32)), &l->dgain, &l->rows, &l->normalized, &tokens,
               &l->rank));
-    DO(LAUNCH(p, latent_backward, CUDA_DIM(p->rows), &l->down, &l->stride, &l->rows, (void *)&l->gain, &l->normalized,
-              &l->inv_rms, &l->rank));
+    DO(LAUNCH_ROWS(p, normalize_backward, p->rows, l->rank, &l->down, &l->stride, (void *)&dy, &l->rows,
+                   (void *)&l->gain, &l->normalized, &l->inv_rms, &l->rank));
     return project_back(p, l->down, l->stride, l->w, a->n.hidden, beta, dn);
 }
 
@@ -208,17 +224,7 @@ static dp_status_t latent_weight(const attn_pass_t *p, latent_t *l, const dp_io_
 
     DO(project_weight(p, n, a->n.hidden, l->down, l->stride, in_region(io->grads, l->w_at * a->sum_bytes)));
     DO(LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, THREADS)), &dgain, &l->dgain, &count));
-    return LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
-}
-
-/* Heads of which the last rope_dim elements are rotated. */
-static dp_status_t rotate_part(const attn_pass_t *p, void *to, const void *from, int32_t sign)
-{
-    dp_attention_t *a = p->attention;
-    uint32_t half = a->n.rope_dim / 2, *starts = p->starts;
-
-    return LAUNCH(p, rotate_part, CUDA_DIM(p->tokens), &to, &from, &a->rope, &starts, &a->n.heads, &a->n.key_dim,
-                  &a->n.sequence, &half, &sign);
+    return LAUNCH_ROWS(p, apply_gain, p->rows, l->rank, &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
 }
 
 /* q, k and v of latents; the keys' own parts lie where their gradients will. */
@@ -238,7 +244,7 @@ static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, cons
     DO(project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wk), a->own_width, own));
     DO(project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wv), a->n.v_width,
                     saved_array(io, a->saved.v)));
-    DO(rotate_part(p, queries, queries, 1));
+    DO(rotate_heads(p, queries, queries, a->n.heads, a->n.key_dim, half, 1));
     return LAUNCH(p, join_keys, CUDA_DIM(p->rows), &keys, &own, &common, &kv.stride, &a->rope, &starts, &a->n.heads,
                   &a->n.key_dim, &a->n.sequence, &half);
 }
@@ -251,7 +257,7 @@ static dp_status_t split_latents(const attn_pass_t *p, const dp_io_t *io, const 
     void *own = saved_array(io, a->saved.k), *common = in_region(kv.down, kv.rank * a->bytes);
     uint32_t half = a->n.rope_dim / 2, stride = kv.stride, *starts = p->starts;
 
-    DO(rotate_part(p, saved_array(io, a->saved.q), t->dq, -1));
+    DO(rotate_heads(p, saved_array(io, a->saved.q), t->dq, a->n.heads, a->n.key_dim, half, -1));
     DO(LAUNCH(p, split_keys, CUDA_DIM(p->tokens), &own, &common, &stride, (void *)&t->dk, &a->rope, &starts,
               &a->n.heads, &a->n.key_dim, &a->n.sequence, &half));
     return clear_behind(p, own, p->tokens, a->own_width);
@@ -301,8 +307,8 @@ static dp_status_t project_heads(const attn_pass_t *p, const dp_io_t *io, const 
     DO(project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wk), a->n.k_width, k));
     DO(project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wv), a->n.v_width,
                     saved_array(io, a->saved.v)));
-    DO(rotate_heads(p, q, q, a->n.heads, 1));
-    return rotate_heads(p, k, k, a->n.kv_heads, 1);
+    DO(rotate_heads(p, q, q, a->n.heads, 0, a->n.head_dim / 2, 1));
+    return rotate_heads(p, k, k, a->n.kv_heads, 0, a->n.head_dim / 2, 1);
 }
 
 static dp_status_t heads_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
@@ -366,8 +372,8 @@ static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
     void *n = in_region(io->scratch, a->scratch.shared);
     const void *gain = find_parameter(a, io, a->n.params.norm), *x = io->x;
 
-    DO(LAUNCH(p, normalize, CUDA_DIM(p->tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain, &a->n.hidden,
-              &a->n.norm_eps));
+    DO(LAUNCH_ROWS(p, normalize, p->tokens, a->n.hidden, &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain,
+                   &a->n.hidden, &a->n.norm_eps));
     DO(clear_behind(p, normalized, p->tokens, a->n.hidden));
     DO(clear_behind(p, n, p->tokens, a->n.hidden));
     return project_all(p, io, n);
@@ -399,7 +405,7 @@ static dp_status_t run_recompute(const attn_pass_t *p, const dp_io_t *io)
     dp_status_t status = DP_OK;
 
     if (a->recompute >= DP_RECOMPUTE_FULL) {
-        status = LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &n, &normalized, &gain, &a->n.hidden);
+        status = LAUNCH_ROWS(p, apply_gain, p->rows, a->n.hidden, &n, &normalized, &gain, &a->n.hidden);
         if (status >= 0)
             status = project_all(p, io, n);
         return status < 0 ? status : forward_core(p, io);
@@ -418,21 +424,20 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
     const cuda_gemm_shape_t dheads = {
         .in = a->n.dtype, .out = a->n.dtype, .transpose_b = true, .m = p->rows, .n = a->n.o_width, .k = a->n.hidden};
     uint32_t sequence = p->starts != NULL ? a->n.tokens : a->n.sequence;
-    size_t tokens = a->n.tokens;
 
     DO(find_starts(p));
     DO(attn_multiply(p, &dheads, 1, dy, find_parameter(a, io, a->n.params.wo), 0, (void *)t.dout));
     DO(clear_behind(p, t.dout, p->rows, a->n.o_width));
     if (!a->vt->makes_delta)
-        DO(LAUNCH(p, dot_rows, CUDA_DIM(cuda_blocks(tokens * a->n.heads, THREADS / 32)), (void *)&t.delta,
-                  (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &sequence, &a->n.value_dim));
+        DO(LAUNCH(p, dot_rows, CUDA_DIM(a->n.tokens), (void *)&t.delta, (void *)&t.dout, (void *)&t.out, &a->n.heads,
+                  &sequence, &a->n.value_dim));
     DO(a->vt->backward(p, &t));
     if (a->n.kv_rank > 0)
         DO(split_latents(p, io, &t));
     if (a->n.kv_rank == 0)
-        DO(rotate_heads(p, saved_array(io, a->saved.q), t.dq, a->n.heads, -1));
+        DO(rotate_heads(p, saved_array(io, a->saved.q), t.dq, a->n.heads, 0, a->n.head_dim / 2, -1));
     if (a->n.kv_rank == 0)
-        DO(rotate_heads(p, saved_array(io, a->saved.k), t.dk, a->n.kv_heads, -1));
+        DO(rotate_heads(p, saved_array(io, a->saved.k), t.dk, a->n.kv_heads, 0, a->n.head_dim / 2, -1));
     return copy_memory(p, saved_array(io, a->saved.v), t.dv, (size_t)p->tokens * a->n.v_width * a->bytes);
 }
 
@@ -462,8 +467,8 @@ static dp_status_t run_backward_input(const attn_pass_t *p, const dp_io_t *io)
     DO(backward_core(p, io));
     DO(backward_projections(p, io));
     if (dx != NULL)
-        DO(LAUNCH(p, normalize_backward, CUDA_DIM(p->tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
-                  &a->n.hidden));
+        DO(LAUNCH_ROWS(p, normalize_backward, p->tokens, a->n.hidden, &dx, &a->n.hidden, &dy, &dn, &gain, &normalized,
+                       &inv_rms, &a->n.hidden));
     return DP_OK;
 }
 
@@ -474,7 +479,7 @@ static dp_status_t run_backward_weight(const attn_pass_t *p, const dp_io_t *io)
     const void *normalized = saved_array(io, a->saved.normalized), *gain = find_parameter(a, io, a->n.params.norm);
     size_t hidden = a->n.hidden;
 
-    DO(LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &n, &normalized, &gain, &a->n.hidden));
+    DO(LAUNCH_ROWS(p, apply_gain, p->rows, a->n.hidden, &n, &normalized, &gain, &a->n.hidden));
     DO(a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n));
     DO(project_weight(p, saved_array(io, a->saved.heads_out), a->n.o_width, saved_array(io, a->saved.dy), a->n.hidden,
                       in_region(grads, a->n.params.wo * a->sum_bytes)));
