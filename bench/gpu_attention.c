@@ -11,8 +11,9 @@
  * 192/128, hidden 7168) on one sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16
  * product of 8192 x 8192 x 8192. Exit status 77: no GPU. Times are medians of device time between
  * events, one process, nothing else on the device. Operations of the core, causal: forward heads *
- * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). --open 1 opens the block, takes its
- * memory and ends. */
+ * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). Kernels of rows: bytes read and
+ * written, against a copy on the device; keys of latents turn the last third of each head. --open 1
+ * opens the block, takes its memory and ends. */
 #include "plugins/attention_cuda/scores.h"
 #ifdef HAVE_CUDNN_CORE
 #include "plugins/attention_cudnn/core.h"
@@ -355,6 +356,112 @@ static dp_status_t report(bench_t *b, double roofline)
     return status;
 }
 
+/* ---- kernels of rows, which memory limits ---- */
+
+typedef struct rows {
+    const char *name;
+    CUfunction kernel; /* NULL: a copy */
+    unsigned grid, threads;
+    double bytes; /* read and written */
+    void *args[10];
+} rows_t;
+
+static dp_status_t run_rows(bench_t *b, void *arg)
+{
+    const rows_t *r = arg;
+
+    if (r->kernel == NULL)
+        return CUDA_CHECK(b->host,
+                          b->cu->cuMemcpyDtoDAsync(*(CUdeviceptr *)r->args[0], *(CUdeviceptr *)r->args[1],
+                                                   (size_t)r->bytes / 2, b->native),
+                          "copying");
+    return cuda_launch_args(b->host, b->cu, r->kernel, CUDA_DIM(r->grid), CUDA_DIM(r->threads), 0, b->native, r->name,
+                            (void **)r->args);
+}
+
+static dp_status_t report_rows(bench_t *b)
+{
+    const attn_kernels_t *k = &b->attention->kernels;
+    attn_dims_t *n = &b->attention->n;
+    const size_t heads = (size_t)n->tokens * n->heads;
+    const double row = (double)n->tokens * n->hidden, q = (double)heads * n->head_dim;
+    uint32_t none = 0, half = n->head_dim / 2, turning = n->head_dim / 6, common = 2 * turning;
+    uint32_t own = n->head_dim - common, *starts = NULL;
+    size_t tokens = n->tokens, most = attn_larger(heads * n->head_dim * 2, tokens * n->hidden * 4);
+    const unsigned d = attn_row_threads(b->attention, n->hidden), all = ATTN_THREADS,
+                   columns = cuda_blocks(n->hidden, 32);
+    int32_t sign = 1;
+    void *x = NULL, *y = NULL, *z = NULL, *w = NULL, *rope = b->attention->rope, *gain = (void *)b->io.params;
+    const rows_t calls[] = {
+        {"copy", NULL, 0, 0, 2.0 * (double)most, {&y, &x}},
+        {"normalize",
+         k->normalize,
+         n->tokens,
+         d,
+         6 * row,
+         {&y, &w, &z, &x, &n->hidden, &gain, &n->hidden, &n->norm_eps}},
+        {"apply_gain", k->apply_gain, n->tokens, d, 4 * row, {&y, &x, &gain, &n->hidden}},
+        {"normalize_backward",
+         k->normalize_backward,
+         n->tokens,
+         d,
+         10 * row,
+         {&y, &n->hidden, &b->io.dy, &z, &gain, &x, &w, &n->hidden}},
+        {"gain_gradient", k->gain_gradient, columns, all, 6 * row, {&w, &z, &x, &tokens, &n->hidden}},
+        {"rotate",
+         k->rotate,
+         n->tokens,
+         all,
+         4 * q,
+         {&y, &x, &rope, &starts, &n->heads, &none, &n->sequence, &half, &sign}},
+        {"rotate a part",
+         k->rotate,
+         n->tokens,
+         all,
+         4 * q,
+         {&y, &x, &rope, &starts, &n->heads, &own, &n->sequence, &turning, &sign}},
+        {"dot_rows",
+         k->dot_rows,
+         n->tokens,
+         all,
+         4.0 * (double)heads * n->value_dim,
+         {&w, &x, &z, &n->heads, &n->sequence, &n->value_dim}},
+        {"join_keys",
+         k->join_keys,
+         n->tokens,
+         all,
+         2 * q + 2.0 * (double)heads * own,
+         {&y, &x, &z, &common, &rope, &starts, &n->heads, &own, &n->sequence, &turning}},
+        {"split_keys",
+         k->split_keys,
+         n->tokens,
+         all,
+         2 * q + 2.0 * (double)heads * own,
+         {&y, &w, &common, &x, &rope, &starts, &n->heads, &own, &n->sequence, &turning}},
+    };
+    double copy = 0, ms = 0;
+    dp_status_t status = allocate(b, most, 1, &x);
+
+    if (status >= 0)
+        status = allocate(b, most, 0, &y);
+    if (status >= 0)
+        status = allocate(b, most, 1, &z);
+    if (status >= 0)
+        status = allocate(b, most, 0, &w);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]) && status >= 0; i++) {
+        status = measure(b, run_rows, (void *)&calls[i], &ms);
+        copy = i == 0 ? calls[i].bytes / ms : copy;
+        if (status >= 0)
+            printf("%-22s %9.3f ms  %7.0f GB/s     %5.3f of a copy\n", calls[i].name, ms, calls[i].bytes / ms / 1e6,
+                   calls[i].bytes / ms / copy);
+    }
+    b->device_vt->release(b->device, x);
+    b->device_vt->release(b->device, y);
+    b->device_vt->release(b->device, z);
+    b->device_vt->release(b->device, w);
+    return status;
+}
+
 static dp_status_t run(bench_t *b)
 {
     const settings_t *set = &b->set;
@@ -380,7 +487,8 @@ static dp_status_t run(bench_t *b)
            set->batch, set->sequence, set->hidden, set->heads, set->kv_heads, set->head_dim, set->value_dim,
            set->deterministic ? ", deterministic" : "", set->iterations);
     printf("%-22s %12s  %7.1f TFLOP/s\n", "product", "", roofline);
-    return report(b, roofline);
+    status = report_rows(b);
+    return status < 0 ? status : report(b, roofline);
 }
 
 static void close_bench(bench_t *b)

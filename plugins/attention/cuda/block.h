@@ -16,7 +16,10 @@
 #include "plugins/cuda/module.h"
 #include "plugins/cuda/side.h"
 
-enum { ATTN_ALIGN = 256 }; /* of every array in saved and scratch memory, as an offset */
+enum {
+    ATTN_ALIGN = 256,  /* of every array in saved and scratch memory, as an offset */
+    ATTN_THREADS = 256 /* of a block of row kernels */
+};
 
 /** Tensors of one call, in device memory. All of the instance's dtype, [batch, sequence, heads,
  *  dim]; q and k rotated. delta[batch, heads, sequence], of documents [heads, T]: sum over
@@ -123,6 +126,14 @@ struct dp_attention {
 static inline size_t attn_larger(size_t a, size_t b)
 {
     return a > b ? a : b;
+}
+
+/** Threads of a block that takes a row: one for each 16 bytes or each few of them. */
+static inline unsigned attn_row_threads(const dp_attention_t *a, uint32_t width)
+{
+    const unsigned vectors = cuda_blocks(width * a->bytes, 16), each = cuda_blocks(vectors, ATTN_THREADS);
+
+    return 32 * cuda_blocks(vectors, 32 * each);
 }
 
 /** The functions of dp_attention_vt_t, for both plugins. */

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 256 };
-
 static void *in_region(const void *region, size_t offset_bytes)
 {
     return (char *)(uintptr_t)region + offset_bytes;
@@ -36,18 +34,11 @@ dp_status_t attn_multiply(const attn_pass_t *p, const cuda_gemm_shape_t *shape, 
          ? DP_OK                                                                                                       \
          : cuda_launch((pass)->attention->host, (pass)->attention->cu, (pass)->attention->kernels.kernel, (grid),      \
                        CUDA_DIM(threads), 0, (pass)->stream, __VA_ARGS__))
-#define LAUNCH(pass, kernel, grid, ...) LAUNCH_OF(THREADS, pass, kernel, grid, __VA_ARGS__)
+#define LAUNCH(pass, kernel, grid, ...) LAUNCH_OF(ATTN_THREADS, pass, kernel, grid, __VA_ARGS__)
 
 /* A block per row, with a thread for each 16 bytes or each few of them. */
 #define LAUNCH_ROWS(pass, kernel, rows, width, ...)                                                                    \
-    LAUNCH_OF(row_threads((pass)->attention, width), pass, kernel, CUDA_DIM(rows), __VA_ARGS__)
-
-static unsigned row_threads(const dp_attention_t *a, uint32_t width)
-{
-    const unsigned vectors = cuda_blocks(width * a->bytes, 16), each = cuda_blocks(vectors, THREADS);
-
-    return 32 * cuda_blocks(vectors, 32 * each);
-}
+    LAUNCH_OF(attn_row_threads((pass)->attention, width), pass, kernel, CUDA_DIM(rows), __VA_ARGS__)
 
 static dp_status_t copy_memory(const attn_pass_t *p, void *to, const void *from, size_t bytes)
 {
@@ -223,7 +214,7 @@ static dp_status_t latent_weight(const attn_pass_t *p, latent_t *l, const dp_io_
     size_t count = l->rank;
 
     DO(project_weight(p, n, a->n.hidden, l->down, l->stride, in_region(io->grads, l->w_at * a->sum_bytes)));
-    DO(LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, THREADS)), &dgain, &l->dgain, &count));
+    DO(LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, ATTN_THREADS)), &dgain, &l->dgain, &count));
     return LAUNCH_ROWS(p, apply_gain, p->rows, l->rank, &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
 }
 
@@ -483,7 +474,7 @@ static dp_status_t run_backward_weight(const attn_pass_t *p, const dp_io_t *io)
     DO(a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n));
     DO(project_weight(p, saved_array(io, a->saved.heads_out), a->n.o_width, saved_array(io, a->saved.dy), a->n.hidden,
                       in_region(grads, a->n.params.wo * a->sum_bytes)));
-    return LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
+    return LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, ATTN_THREADS)), &grads, &dnorm, &hidden);
 }
 
 attn_pass_t attn_pass(dp_attention_t *a, uint32_t tokens)
