@@ -2,13 +2,12 @@
  * SPDX-License-Identifier: MIT
  * core.c: two plans and a handle, made in open(); a step sets pointers and runs them.
  *
- * Plans are for the whole device, whatever the partition, unless share.h is asked for another:
- * cuDNN 9.19 refuses another number of multiprocessors for attention on sm_90. The partition's
- * stream confines the kernels all the same. */
+ * Plans are for the whole device, whatever the partition: the partition's stream confines their
+ * kernels. A plan for a description of the device with the partition's 112 multiprocessors ran at an
+ * eighth of the speed (H200, cuDNN 9.19). */
 #include "core.h"
 #include "handle.h"
 #include "plan.h"
-#include "share.h"
 
 #include "plugins/common/do.h"
 
@@ -21,7 +20,7 @@ typedef struct cudnn_core {
     attn_dnn_t dnn;
     attn_handle_t *shared;
     cudnnHandle_t handle;            /* the shared one */
-    cudnnBackendDescriptor_t device; /* to plan for; NULL: the handle's */
+    cudnnBackendDescriptor_t device; /* to plan for */
     attn_sdpa_graph_t forward_graph, backward_graph;
     attn_sdpa_plan_t forward, backward;
     float scale, masked, one;
@@ -64,7 +63,7 @@ static dp_status_t make_plans(const dp_attention_t *a, cudnn_core_t *c)
     const attn_sdpa_shape_t shape = shape_of(a);
     attn_sdpa_search_t search;
 
-    DO(attn_sdpa_device_of_share(a->host, &c->dnn, c->handle, a->sms, &c->device));
+    DO(attn_sdpa_device_open(a->host, &c->dnn, c->handle, &c->device));
     DO(attn_sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph));
     DO(attn_sdpa_plan_make(&c->forward_graph, shape.deterministic, c->device, &search, &c->forward));
     DO(attn_sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph));

@@ -97,7 +97,7 @@ static bool try_configuration(const attn_sdpa_graph_t *g, object_t configuration
     if (status == CUDNN_STATUS_SUCCESS)
         status = g->dnn->cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration);
-    if (status == CUDNN_STATUS_SUCCESS && device != NULL)
+    if (status == CUDNN_STATUS_SUCCESS)
         status = g->dnn->cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
                                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -133,7 +133,7 @@ static dp_status_t ask_heuristic(const attn_sdpa_graph_t *g, cudnnBackendHeurMod
 
     if (status >= 0)
         status = set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    if (status >= 0 && device != NULL)
+    if (status >= 0)
         status =
             set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device);
     if (status >= 0)
@@ -166,6 +166,23 @@ static dp_status_t search_mode(const attn_sdpa_graph_t *g, cudnnBackendHeurMode_
         destroy_descriptor(g->dnn, candidates[i]);
     destroy_descriptor(g->dnn, heuristic);
     return status;
+}
+
+dp_status_t attn_sdpa_device_open(const dp_host_t *host, const attn_dnn_t *dnn, cudnnHandle_t handle,
+                                  object_t *device_out)
+{
+    object_t device = NULL;
+    cudnnStatus_t status = dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device);
+
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = dnn->cudnnBackendSetAttribute(device, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = dnn->cudnnBackendFinalize(device);
+    if (status == CUDNN_STATUS_SUCCESS)
+        *device_out = device;
+    else
+        destroy_descriptor(dnn, device);
+    return attn_dnn_check(host, dnn, status, "asking for the device");
 }
 
 dp_status_t attn_sdpa_plan_make(const attn_sdpa_graph_t *g, bool deterministic, cudnnBackendDescriptor_t device,

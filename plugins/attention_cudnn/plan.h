@@ -21,9 +21,14 @@ typedef struct attn_sdpa_search {
     char last[512];  /* what the last one that could not be made into a plan said */
 } attn_sdpa_search_t;
 
+/** What cuDNN knows of the handle's device, for attn_sdpa_plan_make: a finalised DEVICEPROP
+ *  descriptor, to be destroyed. */
+dp_status_t attn_sdpa_device_open(const dp_host_t *host, const attn_dnn_t *dnn, cudnnHandle_t handle,
+                                  cudnnBackendDescriptor_t *device_out);
+
 /**
  * Makes a plan, trying cuDNN's proposals in order. May take seconds: kernels are compiled. device:
- * a finalised DEVICEPROP descriptor of a device that is not here, or NULL for the current one.
+ * a finalised DEVICEPROP descriptor: without one and without a handle a graph has no engines.
  * deterministic: engines that give run-dependent bits are passed over. DP_ERR_UNSUPPORTED says what
  * the last candidate lacked.
  */

@@ -184,44 +184,6 @@ static void versions_known_to_be_wrong(conform_t *t)
     conform_lab_close(&lab);
 }
 
-static const void *share_of_112(const dp_host_t *h, const char *id)
-{
-    static const dp_host_sm_t share = {.struct_size = sizeof(share), .compute_sms = 112};
-
-    (void)h;
-    return strcmp(id, DP_HOST_SM) == 0 ? &share : NULL;
-}
-
-/* Only the stand-in says what it planned for. */
-static void plans_are_for_the_share_when_asked(conform_t *t)
-{
-    static const layer_t layer = {
-        .dtype = DP_BF16, .batch = 1, .sequence = 16, .hidden = 16, .heads = 2, .kv_heads = 2, .head_dim = 64};
-    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.cudnn"), RTLD_NOW) : NULL;
-    int (*sms)(void) = NULL;
-    lab_t lab;
-
-    if (library == NULL) {
-        conform_skip(t, "only the fake cuDNN says what a plan is for");
-        return;
-    }
-    *(void **)&sms = dlsym(library, "fake_cudnn_sms");
-    if (!conform_lab_open(&lab, t))
-        return;
-    ((dp_host_t *)lab.host)->get_service = share_of_112;
-    for (int i = 0; i < 2; i++) {
-        block_t b = {.deterministic = 1};
-
-        debug_set("cudnn.share", i == 0 ? "0" : "1");
-        EXPECT(t, conform_block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
-        EXPECT(t, sms() == (i == 0 ? 132 : 112), "planned for %d multiprocessors", sms());
-        if (!conform_block_close(&b))
-            return;
-    }
-    dlclose(library);
-    conform_lab_close(&lab);
-}
-
 /* cuDNN makes 16 streams for each handle and priority, which take places in the hardware queues. */
 static void instances_share_a_handle(conform_t *t)
 {
@@ -258,8 +220,6 @@ static void instances_share_a_handle(conform_t *t)
 static const conform_case_t cases[] = {
     {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the setting.")},
     {CONFORM_CASE(versions_known_to_be_wrong, 0, "Versions that are wrong for a shape are refused.")},
-    {CONFORM_CASE(plans_are_for_the_share_when_asked, 0,
-                  "With DUALPIPE_DEBUG=cudnn.share=1 plans are for the partition.")},
     {CONFORM_CASE(instances_share_a_handle, 0, "Instances of a rank share a handle of cuDNN and its streams.")},
     {CONFORM_CASE(shapes_of_models, 0, "The shapes of models come to the formula, deterministic or not.")},
     {CONFORM_CASE(micro_batches_of_any_length, 0, "Fewer tokens than the shape says come to the formula.")},

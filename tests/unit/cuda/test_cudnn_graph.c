@@ -4,7 +4,6 @@
  * attention. Needs no GPU: cuDNN is told of one by description, and what it compiles is loaded by a
  * driver that takes everything (tests/fake_cuda/loading_driver.c). */
 #include "plugins/attention_cudnn/plan.h"
-#include "plugins/attention_cudnn/share.h"
 #include "tests/support/cuda_host.h"
 #include "tests/support/debug.h"
 
@@ -133,27 +132,6 @@ START_TEST(deterministic_backward_is_flash_attention)
 }
 END_TEST
 
-/* cuDNN plans for a description with fewer multiprocessors than any Hopper has. */
-START_TEST(a_partition_is_planned_for_as_a_smaller_device)
-{
-    cudnnBackendDescriptor_t whole = device, smaller = NULL;
-    dp_status_t status = attn_sdpa_device_resized(&host.host, &dnn, whole, 112, &smaller);
-    char text[8192] = "";
-    int64_t count = 0;
-
-    ck_assert_msg(status == DP_OK, "%s", host.message);
-    ck_assert_int_eq(dnn.cudnnBackendGetAttribute(smaller, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                                                  sizeof(text) - 1, &count, text),
-                     CUDNN_STATUS_SUCCESS);
-    ck_assert_msg(strstr(text, "\"multiProcessorCount\":112") != NULL, "%s", text);
-    device = smaller;
-    check_plan(&shapes[0], false, 14);
-    check_plan(&shapes[0], true, 22);
-    device = whole;
-    dnn.cudnnBackendDestroyDescriptor(smaller);
-}
-END_TEST
-
 START_TEST(what_no_engine_does_is_said)
 {
     const attn_sdpa_shape_t wide = {1, 8, 8, 512, 576, 512, false};
@@ -270,7 +248,6 @@ int main(int argc, char **argv)
     tcase_add_checked_fixture(tc, start, stop);
     tcase_add_loop_test(tc, forward_and_backward_are_flash_attention, 0, N_SHAPES);
     tcase_add_loop_test(tc, deterministic_backward_is_flash_attention, 0, N_SHAPES);
-    tcase_add_test(tc, a_partition_is_planned_for_as_a_smaller_device);
     tcase_add_test(tc, what_no_engine_does_is_said);
     tcase_add_test(tc, a_graph_that_cannot_be_is_refused);
     tcase_add_test(tc, a_missing_library_is_named);
