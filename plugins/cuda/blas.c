@@ -16,10 +16,3 @@ dp_status_t cuda_blas_load(const dp_host_t *host, cuda_blas_t *blas)
 
     return cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
 }
-
-dp_status_t cuda_blas_find(const dp_host_t *host, const char *name, void **function_out)
-{
-    const cuda_symbol_t symbol = {name, function_out};
-
-    return cuda_import(host, &source, &symbol, 1);
-}

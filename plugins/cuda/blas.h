@@ -33,7 +33,5 @@ typedef struct cuda_blas {
 
 /** Fills the table from libcublasLt.so.13, or lib.cublaslt. DP_ERR_UNSUPPORTED: what is missing. */
 dp_status_t cuda_blas_load(const dp_host_t *host, cuda_blas_t *blas);
-/** A function that not every cuBLASLt, or header, has. DP_ERR_UNSUPPORTED: it is missing. */
-dp_status_t cuda_blas_find(const dp_host_t *host, const char *name, void **function_out);
 
 #endif

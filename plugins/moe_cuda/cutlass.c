@@ -23,16 +23,11 @@ typedef struct plan {
     void *params[2]; /* [1]: of a product that is added to C */
 } plan_t;
 
-typedef struct cutlass {
+typedef struct moe_cutlass {
     const moe_cutlass_products_t *products;
     CUmodule module;
     plan_t plans[MOE_SHAPES];
 } cutlass_t;
-
-static cutlass_t *own_of(const dp_moe_t *moe)
-{
-    return moe->library->own;
-}
 
 static int kind_of(const moe_shape_t *s)
 {
@@ -45,25 +40,25 @@ static int kind_of(const moe_shape_t *s)
 
 /* ---- open ---- */
 
-static dp_status_t import_cutlass(const dp_moe_t *moe, cutlass_t *own)
+static dp_status_t import_cutlass(const dp_moe_t *moe, const moe_cutlass_products_t **products_out)
 {
     static const char file[] = "moe_cuda_cutlass.so";
     char path[4096];
     const cuda_source_t source = {
         "moe_cuda_cutlass.so, which is built where configure finds CUTLASS,", "lib.cutlass", {path}};
-    const cuda_symbol_t symbol = {MOE_CUTLASS_SYMBOL, (void **)&own->products};
+    const cuda_symbol_t symbol = {MOE_CUTLASS_SYMBOL, (void **)products_out};
     const char *slash = NULL;
     Dl_info here;
 
-    if (dladdr((void *)&moe_cutlass, &here) != 0 && here.dli_fname != NULL)
+    if (dladdr((void *)&moe_cutlass_find, &here) != 0 && here.dli_fname != NULL)
         slash = strrchr(here.dli_fname, '/');
     (void)snprintf(path, sizeof(path), "%.*s%s", slash != NULL ? (int)(slash + 1 - here.dli_fname) : 0,
                    slash != NULL ? here.dli_fname : "", file);
     DO(cuda_import(moe->host, &source, &symbol, 1));
-    if (own->products->abi != MOE_CUTLASS_ABI)
+    if ((*products_out)->abi != MOE_CUTLASS_ABI)
         DO(DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
                    "moe_cuda: %s is of another build than this plugin (%" PRIu32 ", not %d): install both together",
-                   file, own->products->abi, MOE_CUTLASS_ABI));
+                   file, (*products_out)->abi, MOE_CUTLASS_ABI));
     return DP_OK;
 }
 
@@ -85,26 +80,43 @@ static dp_status_t find_kernels(const dp_moe_t *moe, cutlass_t *own)
     return status;
 }
 
-static dp_status_t open_cutlass(dp_moe_t *moe)
+dp_status_t moe_cutlass_find(const dp_moe_t *moe)
+{
+    const moe_cutlass_products_t *products;
+    CUdevice device;
+    int major = 0, minor = 0;
+
+    DO(cuda_current(moe->host, &device));
+    DO(CUDA_CHECK(moe->host,
+                  moe->cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
+                  "asking for the compute capability"));
+    DO(CUDA_CHECK(moe->host,
+                  moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
+                  "asking for the compute capability"));
+    if (major != 9 || minor != 0)
+        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
+                       "moe_cuda: CUTLASS's products need compute capability 9.0, this device has %d.%d", major, minor);
+    if (moe->cu->cuTensorMapEncodeTiled == NULL)
+        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
+                       "moe_cuda: CUTLASS's products need a driver that has cuTensorMapEncodeTiled (12.0)");
+    return import_cutlass(moe, &products);
+}
+
+dp_status_t moe_cutlass_open(dp_moe_t *moe)
 {
     cutlass_t *own = moe->host->allocate(moe->host, sizeof(*own), 64);
-    dp_status_t status;
 
     if (own == NULL)
         return DP_FAIL(moe->host, DP_ERR_NOMEM, "moe_cuda: no memory for plans of products");
     memset(own, 0, sizeof(*own));
-    moe->library->own = own;
-    if (moe->cu->cuTensorMapEncodeTiled == NULL)
-        return DP_FAIL(
-            moe->host, DP_ERR_UNSUPPORTED,
-            "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=cutlass needs a driver that has cuTensorMapEncodeTiled (12.0)");
-    status = import_cutlass(moe, own);
-    return status < 0 ? status : find_kernels(moe, own);
+    moe->library->cutlass = own;
+    DO(import_cutlass(moe, &own->products));
+    return find_kernels(moe, own);
 }
 
-static size_t lay_out_cutlass(dp_moe_t *moe, char *memory)
+size_t moe_cutlass_lay_out(dp_moe_t *moe, char *memory)
 {
-    cutlass_t *own = own_of(moe);
+    cutlass_t *own = moe->library->cutlass;
     size_t at = 0, most = 0;
 
     for (int i = 0; i < MOE_SHAPES; i++) {
@@ -123,9 +135,9 @@ static size_t lay_out_cutlass(dp_moe_t *moe, char *memory)
     return at + most;
 }
 
-static dp_status_t prepare_cutlass(dp_moe_t *moe)
+dp_status_t moe_cutlass_prepare(dp_moe_t *moe)
 {
-    cutlass_t *own = own_of(moe);
+    cutlass_t *own = moe->library->cutlass;
     dp_status_t status = DP_OK;
 
     for (int i = 0; i < 2 * MOE_SHAPES && status >= 0; i++) {
@@ -143,9 +155,9 @@ static dp_status_t prepare_cutlass(dp_moe_t *moe)
     return status;
 }
 
-static void close_library(dp_moe_t *moe)
+void moe_cutlass_close(dp_moe_t *moe)
 {
-    cutlass_t *own = own_of(moe);
+    cutlass_t *own = moe->library->cutlass;
 
     if (own == NULL)
         return;
@@ -158,11 +170,10 @@ static void close_library(dp_moe_t *moe)
 
 /* ---- products ---- */
 
-static dp_status_t multiply_cutlass(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add,
-                                    CUstream s)
+dp_status_t moe_cutlass_multiply(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add, CUstream s)
 {
     const moe_shape_t *shape = &moe->library->shapes[which];
-    plan_t *p = &own_of(moe)->plans[which];
+    plan_t *p = &moe->library->cutlass->plans[which];
     int32_t form = (int32_t)shape->form, bytes = moe_is_sums(shape) ? 4 : 2;
     dp_status_t status = cuda_launch(moe->host, moe->cu, moe->kernels.group_sizes, CUDA_DIM(1),
                                      CUDA_DIM(MOE_SCAN_THREADS), 0, s, product, &p->groups, &form, &part, &bytes);
@@ -172,12 +183,3 @@ static dp_status_t multiply_cutlass(dp_moe_t *moe, int which, moe_product_t *pro
                                          CUDA_DIM(p->launch.threads), p->launch.shared_bytes, s, p->launch.kernel,
                                          &p->params[add]);
 }
-
-const moe_maker_t moe_cutlass = {
-    .about = "products of experts: CUTLASS",
-    .open = open_cutlass,
-    .lay_out = lay_out_cutlass,
-    .prepare = prepare_cutlass,
-    .multiply = multiply_cutlass,
-    .close = close_library,
-};

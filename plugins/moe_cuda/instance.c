@@ -12,7 +12,6 @@
 CUDA_IMAGE(moe_route);
 CUDA_IMAGE(moe_rows);
 CUDA_IMAGE(moe_gemm);
-CUDA_IMAGE(moe_wgmma);
 CUDA_IMAGE(moe_groups);
 
 /* The kernel of an image by its short name and the suffix of its type. */
@@ -81,18 +80,14 @@ static dp_status_t find_products(const dp_moe_t *moe, CUmodule m, const char *co
 static dp_status_t find_tensor(dp_moe_t *moe)
 {
     static const char *const mma[] = {"tensor_nn", "tensor_nt", "tensor_tn"};
-    static const char *const wgmma[] = {"wgmma_nn", "wgmma_nt", "wgmma_tn"};
-    const bool warpgroups = moe->products == MOE_WGMMA;
     CUfunction(*const out)[2] = moe->kernels.tensor;
-    dp_status_t status = find_products(moe, moe->modules[warpgroups ? 3 : 2], warpgroups ? wgmma : mma, out);
+    dp_status_t status = find_products(moe, moe->modules[2], mma, out);
     int form, sums;
 
     for (form = MOE_NN; form < MOE_FORMS; form++)
         for (sums = form == MOE_TN; sums < 2 && status >= 0; sums++)
-            status = cuda_kernel_shared(moe->host, out[form][sums],
-                                        warpgroups       ? MOE_WGMMA_SHARED
-                                        : form == MOE_TN ? MOE_CELLS_SHARED
-                                                         : MOE_ROWS_SHARED);
+            status =
+                cuda_kernel_shared(moe->host, out[form][sums], form == MOE_TN ? MOE_CELLS_SHARED : MOE_ROWS_SHARED);
     return status;
 }
 
@@ -100,23 +95,20 @@ static dp_status_t find_groups(dp_moe_t *moe)
 {
     moe_kernels_t *k = &moe->kernels;
 
-    DO(cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[4]));
-    DO(find_kernel(moe, moe->modules[4], "group_table", "", &k->group_table));
-    DO(find_kernel(moe, moe->modules[4], "group_sizes", "", &k->group_sizes));
-    DO(find_kernel(moe, moe->modules[4], "place_rows", "", &k->place_rows));
-    return find_kernel(moe, moe->modules[4], "place_sums", "", &k->place_sums);
+    DO(cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[3]));
+    DO(find_kernel(moe, moe->modules[3], "group_sizes", "", &k->group_sizes));
+    DO(find_kernel(moe, moe->modules[3], "place_rows", "", &k->place_rows));
+    return find_kernel(moe, moe->modules[3], "place_sums", "", &k->place_sums);
 }
 
 static dp_status_t load_moe_kernels(dp_moe_t *moe)
 {
     static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
-    const unsigned char *const images[] = {cuda_image_moe_route, cuda_image_moe_rows, cuda_image_moe_gemm,
-                                           cuda_image_moe_wgmma};
-    const int count = moe->products == MOE_WGMMA ? 4 : 3;
+    const unsigned char *const images[] = {cuda_image_moe_route, cuda_image_moe_rows, cuda_image_moe_gemm};
     dp_status_t status = DP_OK;
     int i;
 
-    for (i = 0; i < count && status >= 0; i++)
+    for (i = 0; i < 3 && status >= 0; i++)
         status = cuda_module_load(moe->host, images[i], &moe->modules[i]);
     if (status >= 0)
         status = find_route(moe, moe->modules[0]);
@@ -141,29 +133,6 @@ static dp_status_t count_sms(dp_moe_t *moe)
                   "asking for the number of multiprocessors"));
     moe->sms = share != NULL && share->compute_sms > 0 ? share->compute_sms : (uint32_t)all;
     return DP_OK;
-}
-
-/* Warpgroup products, our own or CUTLASS's, are of one architecture alone. */
-static dp_status_t check_architecture(const dp_moe_t *moe)
-{
-    CUdevice device;
-    int major = 0, minor = 0;
-    dp_status_t status = cuda_current(moe->host, &device);
-
-    if (status >= 0)
-        status = CUDA_CHECK(moe->host,
-                            moe->cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
-                            "asking for the compute capability");
-    if (status >= 0)
-        status = CUDA_CHECK(moe->host,
-                            moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
-                            "asking for the compute capability");
-    if (status >= 0 && (major != 9 || minor != 0))
-        return DP_FAIL(
-            moe->host, DP_ERR_UNSUPPORTED,
-            "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=%s needs compute capability 9.0, this device has %d.%d",
-            moe_products_names[moe->products], major, minor);
-    return status;
 }
 
 static dp_status_t room_fault(const dp_moe_t *moe, const char *call)
@@ -219,18 +188,16 @@ static dp_status_t open_faults(dp_moe_t *moe)
 const char *moe_about(const dp_moe_t *moe)
 {
     if (moe->library != NULL)
-        return moe_library_about(moe);
+        return "products of experts: CUTLASS";
     if (moe->dtype != DP_BF16 || moe->products == MOE_PLAIN)
         return "products of experts: plain tiles";
-    return moe->products == MOE_WGMMA ? "products of experts: our wgmma kernels" : "products of experts: mma.sync";
+    return "products of experts: mma.sync";
 }
 
 dp_status_t moe_instance_open(dp_moe_t *moe)
 {
     dp_status_t status = count_sms(moe);
 
-    if (status >= 0 && (moe->products == MOE_WGMMA || moe->products == MOE_CUTLASS))
-        status = check_architecture(moe);
     if (status >= 0)
         status = load_moe_kernels(moe);
     if (status >= 0)
@@ -251,6 +218,6 @@ void moe_instance_close(dp_moe_t *moe)
         moe->device_vt->unwatch(moe->device, moe_check, moe);
     if (moe->fault != NULL)
         moe->device_vt->host_release(moe->device, moe->fault);
-    for (i = 0; i < 5; i++)
+    for (i = 0; i < 4; i++)
         cuda_module_unload(moe->modules[i]);
 }

@@ -27,8 +27,6 @@ enum {
     MOE_CELLS_M = 128,
     MOE_CELLS_N = 256,
     MOE_CELLS_SHARED = 3 * (128 + 256) * 64 * 2,
-    /* in tiles of MOE_ROWS_M x MOE_ROWS_N both ways */
-    MOE_WGMMA_SHARED = 4 * (128 + 256) * 64 * 2 + 1024,
     MOE_PLAIN_TILE = 64,
     MOE_PRODUCT_THREADS = 256
 };
@@ -167,12 +165,6 @@ typedef struct moe_product {
 } moe_product_t;
 
 enum { MOE_FORM_NN = 0, MOE_FORM_NT, MOE_FORM_TN };
-
-/* What cuBLASLt reads of the groups of a product: its A, B and C. */
-typedef struct moe_groups {
-    void **at[3];
-    int32_t *rows[3], *columns[3], *ld[3];
-} moe_groups_t;
 
 /* What CUTLASS does, in arrays on the device. A group of m = 0 is passed over; with k = 0 and m > 0
  * what its sums begin with is undefined. */

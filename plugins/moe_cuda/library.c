@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * library.c: which products a library makes, and what is done around them.
+ * library.c: which products CUTLASS makes, and what is done around them.
  *
  * It reads pointers and sizes of all groups from device memory, so a kernel writes them there
  * first, from the counts of rows that the host does not know. It has no map of rows: products to be
@@ -70,7 +70,7 @@ static dp_status_t run_product(dp_moe_t *moe, int which, const moe_product_t *pr
         p.ldc = p.n;
     }
     for (int32_t part = 0; part < p.parts && status >= 0; part++)
-        status = moe->library->maker->multiply(moe, which, &p, part, shape->form == MOE_TN || part > 0, s);
+        status = moe_cutlass_multiply(moe, which, &p, part, shape->form == MOE_TN || part > 0, s);
     if (status < 0 || !apart)
         return status;
     copy.a[0] = product->apart;
@@ -86,25 +86,25 @@ dp_status_t moe_library_multiply(dp_moe_t *moe, moe_form_t form, const moe_produ
 
 /* ---- open and close ---- */
 
-static size_t lay_out_makers(dp_moe_t *moe, char *memory)
+static size_t lay_out_library(dp_moe_t *moe, char *memory)
 {
     size_t at = 0;
 
     moe->library->none = moe_take(memory, &at, (size_t)moe->n.local * sizeof(int32_t));
-    return at + moe->library->maker->lay_out(moe, memory + at);
+    return at + moe_cutlass_lay_out(moe, memory + at);
 }
 
 static dp_status_t allocate_buffers(dp_moe_t *moe)
 {
     void *memory = NULL;
     char nothing = 0;
-    const size_t bytes = lay_out_makers(moe, &nothing);
+    const size_t bytes = lay_out_library(moe, &nothing);
     dp_status_t status = moe->device_vt->allocate(moe->device, bytes, &memory);
 
     if (status < 0)
         return status;
     moe->library->memory = memory;
-    (void)lay_out_makers(moe, memory);
+    (void)lay_out_library(moe, memory);
     return CUDA_CHECK(moe->host, moe->cu->cuMemsetD8((CUdeviceptr)(uintptr_t)memory, 0, bytes), "clearing memory");
 }
 
@@ -144,12 +144,11 @@ dp_status_t moe_library_open(dp_moe_t *moe)
     if (l == NULL)
         return DP_FAIL(moe->host, DP_ERR_NOMEM, "moe_cuda: no memory for a library of products");
     memset(l, 0, sizeof(*l));
-    l->maker = moe->products == MOE_CUTLASS ? &moe_cutlass : &moe_cublaslt;
     moe->library = l;
     list_shapes(moe, l->shapes);
-    DO(l->maker->open(moe));
+    DO(moe_cutlass_open(moe));
     DO(allocate_buffers(moe));
-    DO(l->maker->prepare(moe));
+    DO(moe_cutlass_prepare(moe));
     return rehearse_products(moe);
 }
 
@@ -159,14 +158,9 @@ void moe_library_close(dp_moe_t *moe)
 
     if (l == NULL)
         return;
-    l->maker->close(moe);
+    moe_cutlass_close(moe);
     if (l->memory != NULL)
         moe->device_vt->release(moe->device, l->memory);
     moe->host->release(moe->host, l);
     moe->library = NULL;
-}
-
-const char *moe_library_about(const dp_moe_t *moe)
-{
-    return moe->library->maker->about;
 }

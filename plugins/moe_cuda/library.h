@@ -6,18 +6,13 @@
 
 #include "moe_cuda.h"
 
-/* Finds the library that moe->products names and how it makes each product of the experts; each
- * runs once on no rows, so that no step waits for a kernel that is loaded. DP_ERR_UNSUPPORTED:
- * there is none, or it is too old. */
+/* Finds CUTLASS's kernel for each product of the experts; each runs once on no rows, so that no step
+ * waits for a kernel that is loaded. */
 dp_status_t moe_library_open(dp_moe_t *moe);
 void moe_library_close(dp_moe_t *moe);
-/* What it says of itself in a report. */
-const char *moe_library_about(const dp_moe_t *moe);
 /* Whether a product of this form is one of those. */
 bool moe_library_knows(const dp_moe_t *moe, moe_form_t form, const moe_product_t *product);
 dp_status_t moe_library_multiply(dp_moe_t *moe, moe_form_t form, const moe_product_t *product, CUstream s);
-
-/* ---- for the libraries ---- */
 
 /* The products of the experts: by rows of [.., k] with [k, n], or by cells to [m, n] each. */
 typedef struct moe_shape {
@@ -27,28 +22,24 @@ typedef struct moe_shape {
 
 enum { MOE_UP, MOE_DOWN, MOE_DOWN_BACK, MOE_UP_BACK, MOE_UP_GRADS, MOE_DOWN_GRADS, MOE_SHAPES };
 
-/* One library. open finds it; lay_out says where its own things lie in `memory` of the device, and
- * how many bytes that is; prepare makes ready to run, in memory of zeros; close takes what they
- * left. multiply: one part of a product, added to what C holds or not. */
-typedef struct moe_maker {
-    const char *about;
-    dp_status_t (*open)(dp_moe_t *moe);
-    size_t (*lay_out)(dp_moe_t *moe, char *memory);
-    dp_status_t (*prepare)(dp_moe_t *moe);
-    dp_status_t (*multiply)(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add, CUstream s);
-    void (*close)(dp_moe_t *moe);
-} moe_maker_t;
-
 struct moe_library {
-    const moe_maker_t *maker;
-    void *own; /* of the maker */
     moe_shape_t shapes[MOE_SHAPES];
-    char *memory;  /* of the device: zeros and the maker's */
+    char *memory;  /* of the device: zeros and CUTLASS's */
     int32_t *none; /* zeros, for each expert */
+    struct moe_cutlass *cutlass;
 };
 
-/* cublaslt.c, cutlass.c */
-extern const moe_maker_t moe_cublaslt, moe_cutlass;
+/* cutlass.c. Whether its module is here, or why not. */
+dp_status_t moe_cutlass_find(const dp_moe_t *moe);
+dp_status_t moe_cutlass_open(dp_moe_t *moe);
+/* Where its own things lie in `memory` of the device; how many bytes that is. */
+size_t moe_cutlass_lay_out(dp_moe_t *moe, char *memory);
+/* Makes ready to run, in memory of zeros. */
+dp_status_t moe_cutlass_prepare(dp_moe_t *moe);
+/* One part of a product, added to what C holds or not. */
+dp_status_t moe_cutlass_multiply(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add, CUstream s);
+/* Takes what they left. */
+void moe_cutlass_close(dp_moe_t *moe);
 
 static inline int32_t moe_groups_of(const dp_moe_t *moe, const moe_shape_t *s)
 {

@@ -686,31 +686,6 @@ static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *
     return status < 0 ? status : moe_check_comm(host, rules.plugin, c);
 }
 
-const char *const moe_products_names[MOE_WGMMA + 1] = {
-    [MOE_GROUPED] = "grouped", [MOE_PLAIN] = "plain", [MOE_CUBLASLT] = "cublaslt",
-    [MOE_CUTLASS] = "cutlass", [MOE_WGMMA] = "wgmma",
-};
-
-static dp_status_t choose_products(const dp_host_t *host, moe_products_t *out)
-{
-    char text[32];
-    const char *wanted = debug_value("moe_cuda.products", text, sizeof(text));
-    dp_status_t status = debug_check(host, "moe_cuda", "products");
-    int i;
-
-    *out = MOE_GROUPED;
-    if (status < 0 || wanted == NULL)
-        return status;
-    for (i = 0; i <= MOE_WGMMA; i++)
-        if (strcmp(wanted, moe_products_names[i]) == 0) {
-            *out = (moe_products_t)i;
-            return DP_OK;
-        }
-    return DP_FAIL(host, DP_ERR_INVALID,
-                   "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=%s: must be grouped, plain, cublaslt, cutlass or wgmma",
-                   wanted);
-}
-
 static void moe_close(dp_moe_t *moe)
 {
     if (moe == NULL)
@@ -723,6 +698,7 @@ static void moe_close(dp_moe_t *moe)
 static dp_status_t set_up_moe(dp_moe_t *moe, const dp_moe_config_t *c)
 {
     moe_write_names(&moe->n, (char *)(moe + 1));
+    DO(moe_choose_products(moe));
     DO(moe_layout_init(moe->host, &moe->n, moe->recompute, moe->dtype, moe_uses_library(moe), &moe->layout));
     DO(moe_instance_open(moe));
     return moe_open_links(&moe->n, c, &moe->out, &moe->back);
@@ -731,7 +707,7 @@ static dp_status_t set_up_moe(dp_moe_t *moe, const dp_moe_config_t *c)
 static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
 {
     dp_moe_t opened = {.host = host}, *moe;
-    dp_status_t status = choose_products(host, &opened.products);
+    dp_status_t status = debug_check(host, "moe_cuda", "products");
 
     if (status >= 0)
         status = moe_dims_init(host, &rules, config, &opened.n);

@@ -9,17 +9,13 @@
 #include "kernels.h"
 #include "plugins/moe/moe.h"
 
-/* Which way the experts' products are made; DUALPIPE_DEBUG=moe_cuda.products chooses. */
+/* How the experts' products are made. */
 typedef enum moe_products {
-    /* "grouped", the default: kernels of ours, tensor cores where type and sizes allow */
-    MOE_GROUPED = 0,
-    MOE_PLAIN, /* "plain": kernels of ours without tensor cores */
-    /* "cublaslt": those of the experts by cuBLASLt's grouped layouts, the others as grouped */
-    MOE_CUBLASLT,
-    /* "cutlass": the same by kernels of CUTLASS, on devices of capability 9.0 alone */
+    MOE_GROUPED, /* kernels of ours, tensor cores where type and sizes allow */
+    MOE_PLAIN,   /* kernels of ours without tensor cores */
+    /* bf16 by kernels of CUTLASS, on devices of capability 9.0 alone; the others as grouped */
     MOE_CUTLASS,
-    /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
-    MOE_WGMMA
+    MOE_PRODUCTS
 } moe_products_t;
 
 /* Offsets in bytes of the arrays of kernels.h, each within its memory; of some of MOE_SAVED into
@@ -54,7 +50,7 @@ typedef struct moe_kernels {
     MOE_ROWS_TYPED(MOE_MEMBER)
     MOE_ROWS_COMMON(MOE_MEMBER)
 #undef MOE_MEMBER
-    CUfunction group_table, group_sizes, place_rows, place_sums; /* for a library */
+    CUfunction group_sizes, place_rows, place_sums; /* for a library */
     /* [form][1: C is of the type of sums]; NULL: there is none */
     CUfunction plain[MOE_FORMS][2], tensor[MOE_FORMS][2];
 } moe_kernels_t;
@@ -66,7 +62,7 @@ struct dp_moe {
     dp_device_t *device;
     const dp_comm_vt_t *comm_vt;
     moe_link_t out, back; /* tokens' owner to expert, and back */
-    CUmodule modules[5];
+    CUmodule modules[4];
     moe_kernels_t kernels;
     moe_fault_t *fault; /* memory that host and device both reach */
     bool watched;
@@ -79,9 +75,6 @@ struct dp_moe {
     dp_recompute_t recompute;
 };
 
-/* By their numbers, as DUALPIPE_DEBUG=moe_cuda.products has them. */
-extern const char *const moe_products_names[MOE_WGMMA + 1];
-
 /* layout.c */
 /* apart: with memory for what a library makes. */
 dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, dp_dtype_t dtype,
@@ -90,9 +83,11 @@ dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recom
 /* Products of bf16 with bytes enough in a row. */
 static inline bool moe_uses_library(const dp_moe_t *moe)
 {
-    return (moe->products == MOE_CUBLASLT || moe->products == MOE_CUTLASS) && moe->dtype == DP_BF16 &&
-           moe->n.hidden % 8 == 0 && moe->n.ffn % 8 == 0;
+    return moe->products == MOE_CUTLASS && moe->dtype == DP_BF16 && moe->n.hidden % 8 == 0 && moe->n.ffn % 8 == 0;
 }
+
+/* products.c: DUALPIPE_DEBUG=moe_cuda.products, or else CUTLASS where it is to be had. */
+dp_status_t moe_choose_products(dp_moe_t *moe);
 
 /* instance.c: kernels and fault record of an instance. moe_instance_close() takes what
  * moe_instance_open() left. */

@@ -29,31 +29,8 @@ CUDA_DEVICE group find_group(const moe_product_t &p, int i, int form, int part, 
     return g;
 }
 
-/* One block. cuBLASLt's matrices are stored by columns: its A is our B, its B our A, and ours by
- * rows are its own transposed. A group is an output of an expert. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
-    moe_cuda_group_table(const moe_product_t p, const moe_groups_t t, int form, int part, int c_bytes)
-{
-    for (int i = (int)threadIdx.x; i < p.groups * p.outputs; i += (int)blockDim.x) {
-        const group g = find_group(p, i, form, part, c_bytes);
-
-        t.at[0][i] = g.b;
-        t.rows[0][i] = form == MOE_FORM_NT ? g.k : g.n;
-        t.columns[0][i] = form == MOE_FORM_NT ? g.n : g.k;
-        t.ld[0][i] = (int32_t)p.ldb;
-        t.at[1][i] = g.a;
-        t.rows[1][i] = form == MOE_FORM_TN ? g.m : g.k;
-        t.columns[1][i] = form == MOE_FORM_TN ? g.k : g.m;
-        t.ld[1][i] = (int32_t)p.lda;
-        t.at[2][i] = g.c;
-        t.rows[2][i] = g.n;
-        t.columns[2][i] = g.m;
-        t.ld[2][i] = (int32_t)p.ldc;
-    }
-}
-
-/* The same as CUTLASS has it. Where there is nothing to sum there is no product: it would begin
- * with what is in its registers. */
+/* One block. A group is an output of an expert. Where there is nothing to sum there is no product:
+ * it would begin with what is in its registers. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
     moe_cuda_group_sizes(const moe_product_t p, const moe_cutlass_groups_t t, int form, int part, int c_bytes)
 {

@@ -3,6 +3,38 @@
  * products.c: which kernel makes a product, and with how many blocks. */
 #include "library.h"
 
+#include "plugins/common/debug.h"
+
+#include <string.h>
+
+dp_status_t moe_choose_products(dp_moe_t *moe)
+{
+    static const char *const names[MOE_PRODUCTS] = {"grouped", "plain", "cutlass"};
+    char text[32];
+    const char *wanted = debug_value("moe_cuda.products", text, sizeof(text));
+
+    if (wanted == NULL) {
+        dp_status_t status = DP_ERR_UNSUPPORTED;
+
+        moe->products = MOE_CUTLASS;
+        if (moe_uses_library(moe))
+            status = moe_cutlass_find(moe);
+        if (status != DP_ERR_UNSUPPORTED)
+            return status;
+        if (moe_uses_library(moe))
+            moe->host->log(moe->host, DP_LOG_INFO, "moe_cuda", moe->host->last_error(moe->host));
+        moe->products = MOE_GROUPED;
+        return DP_OK;
+    }
+    for (int i = 0; i < MOE_PRODUCTS; i++)
+        if (strcmp(wanted, names[i]) == 0) {
+            moe->products = (moe_products_t)i;
+            return i == MOE_CUTLASS ? moe_cutlass_find(moe) : DP_OK;
+        }
+    return DP_FAIL(moe->host, DP_ERR_INVALID,
+                   "moe_cuda: DUALPIPE_DEBUG=moe_cuda.products=%s: must be grouped, plain or cutlass", wanted);
+}
+
 static bool aligned(const void *p, size_t bytes)
 {
     return (uintptr_t)p % bytes == 0;
@@ -49,11 +81,7 @@ dp_status_t moe_multiply(dp_moe_t *moe, moe_form_t form, bool sums, const moe_pr
         return DP_OK;
     if (tensor && moe_library_knows(moe, form, product))
         return moe_library_multiply(moe, form, product, s);
-    if (tensor && moe->products == MOE_WGMMA) {
-        most = moe->sms;
-        blocks = tiles(&p, by_rows, MOE_ROWS_M, MOE_ROWS_N);
-        shared = MOE_WGMMA_SHARED;
-    } else if (tensor) {
+    if (tensor) {
         most = moe->sms;
         blocks = by_rows ? tiles(&p, true, MOE_ROWS_M, MOE_ROWS_N) : tiles(&p, false, MOE_CELLS_M, MOE_CELLS_N);
         shared = by_rows ? MOE_ROWS_SHARED : MOE_CELLS_SHARED;

@@ -4,9 +4,7 @@
  * order of the fake driver's streams. For tests on machines without a GPU; refuses what the real
  * one refuses, and more: an algorithm runs only the product it was found for, on pointers as
  * aligned as was promised, with the workspace that it asked for, whose bytes it overwrites. With
- * $FAKE_CUBLASLT_ALIGNED it knows nothing for pointers off 16 bytes. Grouped layouts are those of
- * 13.4 on Hopper: bf16, one pair of factors in device memory for all groups, pointers and sizes
- * read when the product runs. It says that it is 13.10, or what $FAKE_CUBLASLT_VERSION says. */
+ * $FAKE_CUBLASLT_ALIGNED it knows nothing for pointers off 16 bytes. It says that it is 13.1. */
 #include "cublaslt_fake.h"
 #include "first_use.h"
 #include "tests/support/debug.h"
@@ -27,21 +25,18 @@ typedef struct layout {
     int64_t ld, stride;
     int32_t batch;
     cublasLtOrder_t order;
-    /* of `batch` groups; NULL: one size for all */
-    const int32_t *group_rows, *group_columns, *group_ld;
 } layout_t;
 
 typedef struct product {
     cublasComputeType_t compute;
     cudaDataType_t scale;
     cublasOperation_t a, b;
-    int32_t sms, pointers;
+    int32_t sms;
 } product_t;
 
 typedef struct preference {
     uint64_t workspace;
     uint32_t schemes, align_a, align_b, align_c, align_d;
-    int64_t average[3]; /* of groups: length of sums, rows, columns */
 } preference_t;
 
 /* What an algorithm was found for; it must fit into the library's 8 words. */
@@ -61,7 +56,6 @@ typedef struct call {
     const char *at_a, *at_b;
     char *at_c, *workspace;
     size_t workspace_bytes;
-    const float *device_alpha, *device_beta; /* of groups */
 } call_t;
 
 /* Calls are kept until the handle goes: a captured one runs again. */
@@ -71,7 +65,7 @@ typedef struct handle {
     call_t *calls;
 } handle_t;
 
-static _Atomic unsigned long searches, products, grouped;
+static _Atomic unsigned long searches, products;
 static _Atomic int last_sms;
 
 unsigned long fake_cublaslt_searches(void)
@@ -84,11 +78,6 @@ unsigned long fake_cublaslt_products(void)
     return products;
 }
 
-unsigned long fake_cublaslt_grouped(void)
-{
-    return grouped;
-}
-
 int fake_cublaslt_last_sms(void)
 {
     return last_sms;
@@ -96,9 +85,7 @@ int fake_cublaslt_last_sms(void)
 
 size_t cublasLtGetVersion(void)
 {
-    const char *version = getenv("FAKE_CUBLASLT_VERSION");
-
-    return version != NULL ? strtoul(version, NULL, 10) : 131000;
+    return 130100;
 }
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
@@ -156,7 +143,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    const product_t p = {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, 0, CUBLASLT_POINTER_MODE_HOST};
+    const product_t p = {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, 0};
 
     *out = make(&p, sizeof(p));
     return *out != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
@@ -188,8 +175,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         return set(&p->b, sizeof(p->b), value, bytes);
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
         return set(&p->sms, sizeof(p->sms), value, bytes);
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
-        return set(&p->pointers, sizeof(p->pointers), value, bytes);
     default:
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
@@ -198,22 +183,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
                                           uint64_t columns, int64_t ld)
 {
-    const layout_t l = {type, rows, columns, ld, 0, 1, CUBLASLT_ORDER_COL, NULL, NULL, NULL};
+    const layout_t l = {type, rows, columns, ld, 0, 1, CUBLASLT_ORDER_COL};
 
-    *out = make(&l, sizeof(l));
-    return *out != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
-}
-
-/* Not in the headers of 13.0. */
-cublasStatus_t cublasLtGroupedMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, int groups,
-                                                 const void *rows, const void *columns, const void *ld);
-cublasStatus_t cublasLtGroupedMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, int groups,
-                                                 const void *rows, const void *columns, const void *ld)
-{
-    const layout_t l = {type, 0, 0, 0, 0, groups, CUBLASLT_ORDER_COL, rows, columns, ld};
-
-    if (groups < 1 || rows == NULL || columns == NULL || ld == NULL)
-        return CUBLAS_STATUS_INVALID_VALUE;
     *out = make(&l, sizeof(l));
     return *out != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
@@ -244,7 +215,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, c
 /* The real one takes pointers to be aligned to 256 bytes unless told otherwise. */
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
-    const preference_t p = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256, {0}};
+    const preference_t p = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256};
 
     *out = make(&p, sizeof(p));
     return *out != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
@@ -262,8 +233,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
     preference_t *p = (preference_t *)preference;
 
-    if ((int)name >= 13 && (int)name <= 15) /* the header says 32 bits, the library wants 64 */
-        return set(&p->average[(int)name - 13], sizeof(int64_t), value, bytes);
     switch (name) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
         return set(&p->workspace, sizeof(p->workspace), value, bytes);
@@ -285,20 +254,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 static size_t bytes_of(cudaDataType_t type)
 {
     return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 0;
-}
-
-/* Of all three, or of none. */
-static bool is_grouped(const layout_t *l)
-{
-    return l->group_rows != NULL;
-}
-
-static bool groups_fit(const product_t *p, const layout_t *a, const layout_t *b, const layout_t *c,
-                       const preference_t *f)
-{
-    return is_grouped(a) && is_grouped(b) && is_grouped(c) && a->batch == c->batch && b->batch == c->batch &&
-           a->type == CUDA_R_16BF && p->pointers == CUBLASLT_POINTER_MODE_DEVICE && f->average[0] > 0 &&
-           f->average[1] > 0 && f->average[2] > 0;
 }
 
 static bool types_fit(const product_t *p, const layout_t *a, const layout_t *b, const layout_t *c)
@@ -343,7 +298,7 @@ static uint64_t mix(uint64_t h, uint64_t value)
 
 static uint64_t mix_layout(uint64_t h, const layout_t *l)
 {
-    h = mix(mix(mix(mix(h, (uint64_t)l->type), l->rows), l->columns), (uint64_t)(uintptr_t)l->group_rows);
+    h = mix(mix(mix(h, (uint64_t)l->type), l->rows), l->columns);
     return mix(mix(mix(h, (uint64_t)l->ld), (uint64_t)l->stride), (uint64_t)l->batch);
 }
 
@@ -371,12 +326,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     searches++;
     if (f->align_a < 16 && getenv("FAKE_CUBLASLT_ALIGNED") != NULL)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!types_fit(p, a, b, c) || (is_grouped(c) ? !groups_fit(p, a, b, c, f) : !sizes_fit(p, a, b, c)) ||
-        memcmp(c_desc, d_desc, sizeof(*c)) != 0)
+    if (!types_fit(p, a, b, c) || !sizes_fit(p, a, b, c) || memcmp(c_desc, d_desc, sizeof(*c)) != 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     found.problem = name_problem(p, a, b, c);
     /* Long sums are split where there is room for the parts. */
-    found.workspace = (is_grouped(a) || inner(p, a) >= 64) && f->workspace >= 4096 ? 4096 : 0;
+    found.workspace = inner(p, a) >= 64 && f->workspace >= 4096 ? 4096 : 0;
     found.align_a = f->align_a;
     found.align_b = f->align_b;
     found.align_c = f->align_c;
@@ -483,49 +437,6 @@ static void multiply(const call_t *c, int64_t batch)
     free(b);
 }
 
-static layout_t group_of(const layout_t *l, int64_t i)
-{
-    layout_t one = *l;
-
-    one.batch = 1;
-    one.rows = (uint64_t)l->group_rows[i];
-    one.columns = (uint64_t)l->group_columns[i];
-    one.ld = l->group_ld[i];
-    return one;
-}
-
-/* A real one would read or write where it should not, or stop the device. */
-static void multiply_group(const call_t *all, int64_t i)
-{
-    call_t c = *all;
-
-    c.a = group_of(&all->a, i);
-    c.b = group_of(&all->b, i);
-    c.c = group_of(&all->c, i);
-    c.alpha = (double)*all->device_alpha;
-    c.beta = (double)*all->device_beta;
-    c.at_a = ((const char *const *)(const void *)all->at_a)[i];
-    c.at_b = ((const char *const *)(const void *)all->at_b)[i];
-    c.at_c = ((char *const *)(void *)all->at_c)[i];
-    if (c.c.rows == 0 || c.c.columns == 0)
-        return;
-    if ((uintptr_t)c.at_a % 16 != 0 || (uintptr_t)c.at_b % 16 != 0 || (uintptr_t)c.at_c % 16 != 0 ||
-        c.a.ld < (int64_t)c.a.rows || c.b.ld < (int64_t)c.b.rows || c.c.ld < (int64_t)c.c.rows ||
-        inner(&c.product, &c.a) != (c.product.b == CUBLAS_OP_N ? c.b.rows : c.b.columns) ||
-        c.c.rows != (c.product.a == CUBLAS_OP_N ? c.a.rows : c.a.columns) ||
-        c.c.columns != (c.product.b == CUBLAS_OP_N ? c.b.columns : c.b.rows)) {
-        fprintf(
-            stderr,
-            "fake cuBLASLt: group %d: %llu x %llu (%lld) at %p, %llu x %llu (%lld) at %p, to %llu x %llu (%lld) at %p\n",
-            (int)i, (unsigned long long)c.a.rows, (unsigned long long)c.a.columns, (long long)c.a.ld,
-            (const void *)c.at_a, (unsigned long long)c.b.rows, (unsigned long long)c.b.columns, (long long)c.b.ld,
-            (const void *)c.at_b, (unsigned long long)c.c.rows, (unsigned long long)c.c.columns, (long long)c.c.ld,
-            (void *)c.at_c);
-        abort();
-    }
-    multiply(&c, 0);
-}
-
 static void run(void *arg)
 {
     const call_t *c = arg;
@@ -533,10 +444,7 @@ static void run(void *arg)
     if (c->workspace_bytes > 0)
         memset(c->workspace, 0xa5, c->workspace_bytes);
     for (int64_t i = 0; i < c->c.batch; i++)
-        if (is_grouped(&c->c))
-            multiply_group(c, i);
-        else
-            multiply(c, i);
+        multiply(c, i);
 }
 
 /* Onto the fake driver's stream, in its order; at once where no driver was named. */
@@ -586,8 +494,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 
     if (h == NULL || h->magic != ALGORITHM_MAGIC)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (is_grouped(c) != (p->pointers == CUBLASLT_POINTER_MODE_DEVICE))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (at_a == NULL || at_b == NULL || at_c != at_d || c_desc != d_desc || algo == NULL)
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&found, algo, sizeof(found));
@@ -607,15 +513,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                      .at_b = at_b,
                      .at_c = at_d,
                      .workspace = workspace,
-                     .workspace_bytes = found.workspace};
-    if (p->pointers == CUBLASLT_POINTER_MODE_DEVICE) {
-        call->device_alpha = alpha;
-        call->device_beta = beta;
-        grouped++;
-    } else {
-        call->alpha = scalar(p, alpha);
-        call->beta = scalar(p, beta);
-    }
+                     .workspace_bytes = found.workspace,
+                     .alpha = scalar(p, alpha),
+                     .beta = scalar(p, beta)};
     pthread_mutex_lock(&h->lock);
     call->next = h->calls;
     h->calls = call;

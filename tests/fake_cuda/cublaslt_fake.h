@@ -6,7 +6,6 @@
 
 unsigned long fake_cublaslt_searches(void); /* for an algorithm, since the process started */
 unsigned long fake_cublaslt_products(void); /* put on streams */
-unsigned long fake_cublaslt_grouped(void);  /* those of them with groups */
 int fake_cublaslt_last_sms(void);           /* multiprocessors the latest one counted on */
 
 #endif

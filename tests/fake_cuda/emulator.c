@@ -117,20 +117,6 @@ static uint64_t seed(void)
     return now;
 }
 
-bool emu_products_are_late(void)
-{
-    static int late = -1;
-    int now = __atomic_load_n(&late, __ATOMIC_RELAXED);
-
-    if (now < 0) {
-        const char *text = getenv("DP_FAKE_WGMMA");
-
-        now = text != NULL ? strcmp(text, "late") == 0 : seed() % 2 != 0;
-        __atomic_store_n(&late, now, __ATOMIC_RELAXED);
-    }
-    return now != 0;
-}
-
 static uint64_t drawn(uint64_t from)
 {
     from = (from + seed()) * 0x9e3779b97f4a7c15u;
@@ -231,8 +217,6 @@ static void fiber_main(void)
         emu_launch_t *launch = me->launch;
 
         launch->kernel->call(launch->kernel->kernel, launch->args);
-        if (self->nproducts > 0)
-            fail(EMU_TRAPPED, "kernel %s: %s", "it ends with products of a warpgroup that nobody has waited for");
         self->state = GONE;
         self->block->live--;
         leave_barriers(self->block);
@@ -466,7 +450,7 @@ static void prepare_block(runner_t *r, uint64_t number)
     for (unsigned i = 0; i < b->threads; i++) {
         emu_self_t *t = &r->threads[i];
 
-        memset(t, 0, offsetof(emu_self_t, products));
+        memset(t, 0, sizeof(*t));
         t->index.x = i % l->block.x;
         t->index.y = i / l->block.x % l->block.y;
         t->index.z = i / l->block.x / l->block.y;

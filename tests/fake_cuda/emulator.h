@@ -14,10 +14,9 @@
 extern "C" {
 #endif
 
-#define EMU_SLOT     64 /* most bytes that one lane hands to the others of its warp at once */
-#define EMU_COPIES   256
-#define EMU_PRODUCTS 16
-#define EMU_THREADS  1024
+#define EMU_SLOT    64 /* most bytes that one lane hands to the others of its warp at once */
+#define EMU_COPIES  256
+#define EMU_THREADS 1024
 
 typedef struct emu_dim {
     unsigned x, y, z;
@@ -61,14 +60,6 @@ typedef struct emu_copy {
     unsigned bytes, group;
 } emu_copy_t;
 
-/** A product of a warpgroup that runs when it is waited for: this thread's part of it. */
-typedef struct emu_product {
-    void (*run)(float *c, uint64_t a, uint64_t b);
-    float *c;
-    uint64_t a, b;
-    unsigned group;
-} emu_product_t;
-
 typedef struct emu_self {
     emu_dim_t index, block_index, block_dim, grid_dim;
     unsigned linear, lane;
@@ -81,8 +72,6 @@ typedef struct emu_self {
     uint32_t waits_while;
     const char *what;
     struct emu_fiber *fiber;
-    unsigned nproducts, product_group;
-    emu_product_t products[EMU_PRODUCTS]; /* last: not cleared for each block */
 } emu_self_t;
 
 /** The thread that runs; threadIdx and its kin read it. */
@@ -96,9 +85,6 @@ const unsigned char *emu_exchange(unsigned mask, const void *in, size_t bytes);
 /** Lets the other threads of the block run, and other blocks: this one waits for memory to
  * change. */
 void emu_spin(void);
-/** Whether products of a warpgroup run as late as the wait for them allows ($DP_FAKE_WGMMA=late, or
- *  an odd $DP_FAKE_SEED) instead of at once. */
-bool emu_products_are_late(void);
 /** Ends the kernel as a trap does. */
 void emu_trap(const char *why);
 void *emu_dynamic_shared(void);

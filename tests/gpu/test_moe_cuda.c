@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
-static const char *const ways[] = {"grouped", "plain", "wgmma", "cublaslt", "cutlass"};
+static const char *const ways[] = {"grouped", "plain", "cutlass"};
 
 /* moe_cuda_cutlass.so as this build made it; NULL: CUTLASS was not there. */
 static const char *cutlass_module(void)
@@ -27,7 +27,7 @@ static const char *cutlass_module(void)
 /* The last is there where its module is. */
 static int count_ways(void)
 {
-    return debug_entry("lib.cutlass") != NULL || cutlass_module() != NULL ? 5 : 4;
+    return debug_entry("lib.cutlass") != NULL || cutlass_module() != NULL ? 3 : 2;
 }
 
 /* ---- ways of multiplying ---- */
@@ -36,8 +36,7 @@ static int count_ways(void)
  * refusal fails the test. The ways that are left out are counted by NAME_is_here below. */
 static bool way_is_here(lab_t *lab, int way)
 {
-    static const char *const lacks[] = {NULL, NULL, "needs compute capability 9.0", "needs cuBLASLt 13.4 or later",
-                                        "needs compute capability 9.0"};
+    static const char *const lacks[] = {NULL, NULL, "need compute capability 9.0"};
     const layer_t layer = moe_layer(DP_BF16, 8, 16, 2, 1, 8, 0);
     block_t b = {0};
 
@@ -49,35 +48,18 @@ static bool way_is_here(lab_t *lab, int way)
     return false;
 }
 
-static void is_here(conform_t *t, int way)
+static void cutlass_is_here(conform_t *t)
 {
     lab_t lab;
 
-    if (!conform_lab_open(&lab, t))
-        return;
-    if (!way_is_here(&lab, way) && !conform_failed(t)) {
-        conform_skip(t, "%s", conform_last_error());
-        return;
-    }
-    conform_lab_close(&lab);
-}
-
-static void wgmma_is_here(conform_t *t)
-{
-    is_here(t, 2);
-}
-
-static void cublaslt_is_here(conform_t *t)
-{
-    is_here(t, 3);
-}
-
-static void cutlass_is_here(conform_t *t)
-{
-    if (count_ways() < 5)
+    if (count_ways() < 3)
         conform_skip(t, "this build had no CUTLASS");
-    else
-        is_here(t, 4);
+    else if (conform_lab_open(&lab, t)) {
+        if (!way_is_here(&lab, 2) && !conform_failed(t))
+            conform_skip(t, "%s", conform_last_error());
+        else
+            conform_lab_close(&lab);
+    }
 }
 
 /* Opens a block by the way that was chosen, which is here. */
@@ -91,7 +73,7 @@ static bool opens(lab_t *lab, block_t *b, const layer_t *layer)
 }
 
 /* Sizes that are no multiple of anything, whole vectors of rows, several tiles and stages and ends
- * inside of them, all rows for one expert and for all. Warpgroup products are for bf16 alone; some
+ * inside of them, all rows for one expert and for all. CUTLASS's products are for bf16 alone; some
  * of the sizes do not fit them. */
 static void each_way_of_multiplying(conform_t *t)
 {
@@ -131,16 +113,16 @@ static void larger_products(conform_t *t)
     } products[] = {
         {0, moe_layer(DP_BF16, 150, 72, 4, 2, 136, 0)}, {0, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
         {1, moe_layer(DP_F32, 150, 72, 4, 2, 136, 0)},  {2, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
-        {3, moe_layer(DP_BF16, 150, 72, 8, 2, 136, 1)}, {4, moe_layer(DP_BF16, 150, 72, 8, 2, 136, 1)},
+        {2, moe_layer(DP_BF16, 150, 72, 8, 2, 136, 1)},
     };
     lab_t lab;
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int i = 0; i < 1 + count_ways() && !conform_failed(t); i++) {
+    for (int i = 0; i < 5 && !conform_failed(t); i++) {
         block_t b = {0};
 
-        if (!way_is_here(&lab, products[i].way))
+        if (products[i].way >= count_ways() || !way_is_here(&lab, products[i].way))
             continue;
         if (!opens(&lab, &b, &products[i].layer) || !moe_layer_is_right(&b, false))
             return;
@@ -390,39 +372,6 @@ static void too_many_rows_from_a_rank(conform_t *t)
         moe_fails(&b, DISPATCH, DP_ERR_OVERFLOW, "57 rows arrived from rank 0, there is room for 16");
 }
 
-/* It makes the experts' products, seven a micro-batch and rank, and is refused where it is too
- * old. */
-static void a_library_makes_the_products_of_experts(conform_t *t)
-{
-    const layer_t layer = moe_layer(DP_BF16, 16, 8, 8, 2, 24, 1);
-    block_t b = {.kind = conform_kernel_kind(t), .layer = layer};
-    void *library = gpu_is_fake() ? dlopen(debug_entry("lib.cublaslt"), RTLD_NOW) : NULL;
-    unsigned long (*made)(void) = NULL, before;
-    double *out[3];
-    size_t counts[3];
-    lab_t lab;
-
-    if (library == NULL) {
-        conform_skip(t, "only the fake cuBLASLt counts products");
-        return;
-    }
-    *(void **)&made = dlsym(library, "fake_cublaslt_grouped");
-    if (!conform_lab_open(&lab, t) || !way_is_here(&lab, 3))
-        return;
-    before = made();
-    if (!results(&lab, &layer, false, out, counts))
-        return;
-    EXPECT(t, made() - before == 2 * 7, "%lu products of groups at open and in a micro-batch", made() - before);
-    for (int i = 0; i < 3; i++)
-        free(out[i]);
-    b.lab = &lab;
-    setenv("FAKE_CUBLASLT_VERSION", "130300", 1);
-    EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_UNSUPPORTED, "open with cuBLASLt 13.3");
-    EXPECT(t, strstr(conform_last_error(), "13.4 or later, 130300 was found") != NULL, "%s", conform_last_error());
-    unsetenv("FAKE_CUBLASLT_VERSION");
-    conform_lab_close(&lab);
-}
-
 static unsigned long cutlass_launches(unsigned long (*launches)(const char *kernel))
 {
     return launches("fake_cutlass_nn") + launches("fake_cutlass_nt") + launches("fake_cutlass_nt_sums") +
@@ -447,7 +396,7 @@ static void cutlass_makes_the_products_of_experts(conform_t *t)
     *(void **)&launches = dlsym(driver, "fake_launches");
     if (!conform_lab_open(&lab, t))
         return;
-    debug_set("moe_cuda.products", "cutlass");
+    debug_set("moe_cuda.products", NULL);
     before = cutlass_launches(launches);
     if (!results(&lab, &layer, false, out, counts))
         return;
@@ -457,6 +406,9 @@ static void cutlass_makes_the_products_of_experts(conform_t *t)
         free(out[i]);
     b.lab = &lab;
     debug_set("lib.cutlass", "/nowhere/moe_cuda_cutlass.so");
+    EXPECT_OK(t, b.kind->open(&b));
+    b.kind->close(&b);
+    debug_set("moe_cuda.products", "cutlass");
     EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_UNSUPPORTED, "open without the module of CUTLASS");
     EXPECT(t, strstr(conform_last_error(), "name its file in DUALPIPE_DEBUG=lib.cutlass=") != NULL, "%s",
            conform_last_error());
@@ -547,7 +499,7 @@ static void a_library_opens_for_large_products(conform_t *t)
     if (!conform_lab_open(&lab, t))
         return;
     b.lab = &lab;
-    for (int way = 3; way < count_ways() && !conform_failed(t); way++) {
+    for (int way = 2; way < count_ways() && !conform_failed(t); way++) {
         if (!way_is_here(&lab, way))
             continue;
         EXPECT_OK(t, b.kind->open(&b));
@@ -572,8 +524,6 @@ static void a_way_that_is_none_is_refused(conform_t *t)
 
 static const conform_case_t cases[] = {
     MOE_CASES,
-    {CONFORM_CASE(wgmma_is_here, 0, "Where wgmma is left out, the device has none.")},
-    {CONFORM_CASE(cublaslt_is_here, 0, "Where cuBLASLt is left out, it is missing or too old.")},
     {CONFORM_CASE(cutlass_is_here, 0, "Where CUTLASS is left out, this build or the device has none.")},
     {CONFORM_CASE(each_way_of_multiplying, 0, "Each way comes to the formula.")},
     {CONFORM_CASE(each_way_takes_any_length, 0, "Each way of multiplying takes fewer tokens than the shape says.")},
@@ -588,10 +538,10 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(too_many_rows_for_a_rank, 2, "So are more of one rank's for another."),
      .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(too_many_rows_from_a_rank, 0, "More rows from a rank than there is room for are an error.")},
-    {CONFORM_CASE(a_library_makes_the_products_of_experts, 0, "cuBLASLt makes the products of experts, where asked.")},
-    {CONFORM_CASE(cutlass_makes_the_products_of_experts, 0, "So does CUTLASS.")},
+    {CONFORM_CASE(cutlass_makes_the_products_of_experts, 0,
+                  "CUTLASS makes the products of experts where it can, unless another way is named.")},
     {CONFORM_CASE(cutlass_describes_its_kernels, 0, "What CUTLASS tells the driver is what it takes.")},
-    {CONFORM_CASE(a_library_opens_for_large_products, 0, "Libraries write nothing when they are opened.")},
+    {CONFORM_CASE(a_library_opens_for_large_products, 0, "CUTLASS writes nothing when it is opened.")},
     {CONFORM_CASE(a_way_that_is_none_is_refused, 0, "A way of multiplying that is none is refused.")},
     {0},
 };

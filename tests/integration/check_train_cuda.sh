@@ -75,7 +75,7 @@ run cuda16resumed --threads 2 --device cuda --dtype bf16 --attention cuda --step
     --zero 1
 same cuda16whole cuda16resumed
 run cuda16 --threads 2 --device cuda --dtype bf16 --attention cuda
-tells bf16 'products of experts: mma.sync'
+tells bf16 'products of experts: CUTLASS'
 tells f64 'products of experts: plain tiles'
 close cpu32 cuda16 2e-2
 mla="--attention-kind mla --q-rank 12 --kv-rank 10 --rope-dim 4"
