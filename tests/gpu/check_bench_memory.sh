@@ -8,7 +8,7 @@ set -eu
 
 fakes=$DP_TEST_BUILDDIR/tests/fake_cuda/.libs
 [ -e "$fakes/libcuda_fake.so" ] || { echo "SKIP: built without CUDA" && exit 77; }
-export DUALPIPE_DEBUG="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cudnn=$fakes/libcudnn_fake.so" \
+export DUALPIPE_DEBUG="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cutlass=$fakes/libcutlass_fake.so,lib.cudnn=$fakes/libcudnn_fake.so" \
     CUDA_MODULE_LOADING=EAGER
 failures=0
 

@@ -13,7 +13,7 @@ for plugin in device_cuda comm_cuda_ipc comm_nccl moe_cuda attention_cuda; do
         exit 77
     }
 done
-fake="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cudnn=$fakes/libcudnn_fake.so,lib.nccl=$fakes/libnccl_fake.so"
+fake="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cutlass=$fakes/libcutlass_fake.so,lib.cudnn=$fakes/libcudnn_fake.so,lib.nccl=$fakes/libnccl_fake.so"
 export CUDA_MODULE_LOADING=EAGER DUALPIPE_DEBUG="$fake"
 small="--layers 4 --hidden 8 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 8 --seq 8 --batch 1 --warmup 2 --steps 2
     --val-every 2 --sample 0 --microbatches 8 --device cuda"

@@ -12,7 +12,7 @@ if [ ! -e "$fakes/libcuda_fake.so" ] || [ ! -e "$fakes/libcublaslt_fake.so" ]; t
     echo "SKIP: built without CUDA"
     exit 77
 fi
-export DUALPIPE_DEBUG="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cudnn=$fakes/libcudnn_fake.so,lib.nccl=$fakes/libnccl_fake.so"
+export DUALPIPE_DEBUG="lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cutlass=$fakes/libcutlass_fake.so,lib.cudnn=$fakes/libcudnn_fake.so,lib.nccl=$fakes/libnccl_fake.so"
 model="--layers 2 --hidden 16 --heads 2 --kv-heads 1 --seq 8 --batch 1 --experts 4 --expert-hidden 8 --microbatches 4
     --warmup 2 --steps 3 --sample 0 --val-every 2 --quiet"
 

@@ -43,7 +43,7 @@ expect 0 out 'pp 2 ep 2 dp 1, .*: the same as a serial run' 'verify as processes
 # Through a fake CUDA driver, where the host does not reach the device's memory; masters of bf16 move as well.
 fakes=$DP_TEST_BUILDDIR/tests/fake_cuda/.libs
 if [ -e "$fakes/libcuda_fake.so" ] && [ -e "$fakes/libcublaslt_fake.so" ]; then
-    DUALPIPE_DEBUG=lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so
+    DUALPIPE_DEBUG=lib.cuda=$fakes/libcuda_fake.so,lib.cublaslt=$fakes/libcublaslt_fake.so,lib.cutlass=$fakes/libcutlass_fake.so
     export DUALPIPE_DEBUG
     for dtype in f64 bf16; do
         verify 1 2 1 --dtype $dtype --device cuda --attention cuda --hidden 16 --layers 1 --microbatches 2
