@@ -36,10 +36,10 @@ ends_well() { # NUMBER STEPS...
 }
 
 call 1
-benches="attention_partition attention_share moe_grouped moe_cutlass moe_wgmma overlap p2p"
+benches="attention_partition moe moe_grouped overlap p2p"
 # shellcheck disable=SC2086
 ends_well 1 start $benches train_threads train_partition train_cudnn test_moe_ways test_attention_cudnn
-for figure in attention_share.core_forward moe_grouped.dispatch moe_cutlass.experts moe_wgmma.experts_backward_weight overlap.hidden \
+for figure in attention_partition.core_forward moe.dispatch moe.experts moe_grouped.experts_backward_weight overlap.hidden \
     p2p.exchange p2p.message_65536; do
     grep -q "^$figure *[0-9]" "$work/report" || complain "call 1 has no figure $figure"
 done

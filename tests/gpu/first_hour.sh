@@ -168,7 +168,7 @@ read_figures() { # STEP LOG
     awk -v step="$1" '
         # the limits, and what does not multiply, once
         function put(name, value, unit, share, limit) {
-            if (step !~ /^moe8?_/ || step ~ /_grouped$/ || name ~ /^experts/)
+            if (step !~ /_grouped$/ || name ~ /^experts/)
                 print step "." name "\t" value "\t" unit "\t" share "\t" limit
         }
         $1 == "copy" && $3 == "GB/s" { put($1, $2, $3, "-", "-") }
@@ -302,12 +302,10 @@ keeper=$!
 # shellcheck disable=SC2086
 figures() {
     bench attention_partition 30 "" gpu_attention $attention
-    bench attention_share 30 cudnn.share=1 gpu_attention $attention
     [ "$short" = 1 ] || bench attention_whole 30 "" gpu_attention --comm-sms 0 $attention
-    for way in grouped cutlass wgmma; do
-        bench "moe_$way" 30 "moe_cuda.products=$way" gpu_moe $moe
-        [ "$short" = 1 ] || bench "moe8_$way" 30 "moe_cuda.products=$way" gpu_moe $moe --experts 8
-    done
+    bench moe 30 "" gpu_moe $moe
+    bench moe_grouped 30 moe_cuda.products=grouped gpu_moe $moe
+    [ "$short" = 1 ] || bench moe8 30 "" gpu_moe $moe --experts 8
     [ "$call" = 3 ] || [ "$emulated" = 1 ] || {
         step torch 60 python3 "$build/bench/gpu_torch.py" && read_figures torch "$logs/torch" >>"$logs/figures"
     }
