@@ -6,6 +6,7 @@
  *   bench/gpu_attention [--core cudnn|cuda] [--comm-sms N] [--batch N] [--sequence N] [--hidden N]
  *                       [--heads N] [--kv-heads N] [--head-dim N] [--value-dim N]
  *                       [--deterministic 0|1] [--iterations N] [--product N] [--open 0|1]
+ *                       [--gate 0|1]
  *
  * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads,
  * 192/128, hidden 7168) on one sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16
@@ -37,7 +38,7 @@ enum { NO_DEVICE = 77, WARM_UP = 3, MOST_ITERATIONS = 1000 };
 typedef struct settings {
     const char *core;
     long comm_sms, batch, sequence, hidden, heads, kv_heads, head_dim, value_dim, deterministic, iterations, product,
-        open;
+        open, gate;
 } settings_t;
 
 typedef struct bench {
@@ -89,7 +90,7 @@ static dp_status_t open_device(bench_t *b)
         return status;
     dp__group_set_sms(b->group, b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
     b->native = b->device_vt->stream_native(b->stream);
-    status = gate_make(b->host, b->cu, &b->gate);
+    status = b->set.gate ? gate_make(b->host, b->cu, &b->gate) : DP_OK;
     if (status >= 0)
         status = CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->start, CU_EVENT_DEFAULT), "making an event");
     return status < 0 ? status
@@ -524,15 +525,16 @@ static int usage(const char *what)
 
 int main(int argc, char **argv)
 {
-    static bench_t b = {.set = {"cudnn", 20, 1, 4096, 7168, 128, 0, 192, 128, 0, 20, 8192, 0}};
+    static bench_t b = {.set = {"cudnn", 20, 1, 4096, 7168, 128, 0, 192, 128, 0, 20, 8192, 0, 1}};
     long *const numbers[] = {&b.set.comm_sms,      &b.set.batch,      &b.set.sequence, &b.set.hidden,
                              &b.set.heads,         &b.set.kv_heads,   &b.set.head_dim, &b.set.value_dim,
-                             &b.set.deterministic, &b.set.iterations, &b.set.product,  &b.set.open};
+                             &b.set.deterministic, &b.set.iterations, &b.set.product,  &b.set.open,
+                             &b.set.gate};
     static const struct option options[] = {
         {"comm-sms", 1, NULL, 0},      {"batch", 1, NULL, 1},      {"sequence", 1, NULL, 2}, {"hidden", 1, NULL, 3},
         {"heads", 1, NULL, 4},         {"kv-heads", 1, NULL, 5},   {"head-dim", 1, NULL, 6}, {"value-dim", 1, NULL, 7},
         {"deterministic", 1, NULL, 8}, {"iterations", 1, NULL, 9}, {"product", 1, NULL, 10}, {"open", 1, NULL, 11},
-        {"core", 1, NULL, 'c'},        {NULL, 0, NULL, 0},
+        {"gate", 1, NULL, 12},         {"core", 1, NULL, 'c'},     {NULL, 0, NULL, 0},
     };
     dp_status_t status;
     int option;

@@ -6,7 +6,7 @@
  *
  *   bench/gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts
  *   N] [--shared N] [--top-k N]
- *                 [--capacity X] [--turns N] [--open 0|1]
+ *                 [--capacity X] [--turns N] [--open 0|1] [--gate 0|1]
  *
  * One rank holds all experts, and its exchanges hand rows on where they lie: what is measured of
  * dispatch and combine is what the plugin does itself, no transport. Defaults: 4096 tokens of
@@ -31,7 +31,7 @@ enum { NO_DEVICE = 77, WARM = 3, TURNS_MOST = 1000, CALLS = 10 };
 typedef struct settings {
     dp_dtype_t dtype;
     const char *dtype_name;
-    long tokens, hidden, expert_hidden, experts, shared, top_k, turns, open;
+    long tokens, hidden, expert_hidden, experts, shared, top_k, turns, open, gate;
     double capacity;
 } settings_t;
 
@@ -279,7 +279,8 @@ static void open_device(bench_t *b)
     MUST_CU(b, cuDeviceGetName(name, sizeof(name), device));
     MUST_CU(b, cuEventCreate(&b->from, CU_EVENT_DEFAULT));
     MUST_CU(b, cuEventCreate(&b->to, CU_EVENT_DEFAULT));
-    must(gate_make(b->host, b->cu, &b->gate));
+    if (b->set.gate)
+        must(gate_make(b->host, b->cu, &b->gate));
     printf("device       %s\n", name);
 }
 
@@ -477,7 +478,7 @@ static void usage(void)
 {
     fprintf(stderr, "usage: gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] "
                     "[--experts N] [--shared N]\n"
-                    "               [--top-k N] [--capacity X] [--turns N]\n");
+                    "               [--top-k N] [--capacity X] [--turns N] [--gate 0|1]\n");
     exit(2);
 }
 
@@ -507,7 +508,7 @@ static void parse(int argc, char **argv, settings_t *set)
     static const struct option options[] = {
         {"dtype", 1, NULL, 't'},   {"tokens", 1, NULL, 'T'}, {"hidden", 1, NULL, 'd'}, {"expert-hidden", 1, NULL, 'f'},
         {"experts", 1, NULL, 'E'}, {"shared", 1, NULL, 's'}, {"top-k", 1, NULL, 'k'},  {"capacity", 1, NULL, 'c'},
-        {"turns", 1, NULL, 'n'},   {"open", 1, NULL, 'o'},   {NULL, 0, NULL, 0},
+        {"turns", 1, NULL, 'n'},   {"open", 1, NULL, 'o'},   {"gate", 1, NULL, 'g'},   {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -540,6 +541,9 @@ static void parse(int argc, char **argv, settings_t *set)
         case 'o':
             set->open = number(optarg, 0, 1);
             break;
+        case 'g':
+            set->gate = number(optarg, 0, 1);
+            break;
         case 'n':
             set->turns = number(optarg, 1, TURNS_MOST);
             break;
@@ -560,7 +564,8 @@ int main(int argc, char **argv)
                                 .experts = 64,
                                 .shared = 0,
                                 .top_k = 8,
-                                .turns = 20}};
+                                .turns = 20,
+                                .gate = 1}};
     double copy, product;
 
     parse(argc, argv, &b.set);

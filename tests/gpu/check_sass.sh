@@ -41,6 +41,5 @@ demand $rows '^attn_(gain_gradient|rotate|split_keys)_' 8 'LDG[.A-Z0-9]*[.]128'
 demand $rows '^attn_(dot_rows|join_keys)_' 4 'LDG[.A-Z0-9]*[.]128'
 demand $rows '^attn_(normalize|apply_gain|normalize_backward|rotate|join_keys|split_keys)_' 4 'STG[.A-Z0-9]*[.]128'
 demand plugins/moe_cuda/moe_gemm.cu '^moe_cuda_tensor_' 64 'HMMA[.]16816[.]F32[.]BF16'
-demand plugins/moe_cuda/moe_wgmma.cu '^moe_cuda_wgmma_' 4 'HGMMA[.]64x256x16[.]F32[.]BF16'
 [ -z "${DP_TEST_CUTLASS:-}" ] || demand plugins/moe_cuda/cutlass/moe_cutlass.cu '^moe_cutlass_' 4 HGMMA
 [ "$failures" -eq 0 ]
