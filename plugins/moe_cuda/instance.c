@@ -10,6 +10,7 @@
 #include "cuda/module.h"
 
 CUDA_IMAGE(moe_route);
+CUDA_IMAGE(moe_router);
 CUDA_IMAGE(moe_rows);
 CUDA_IMAGE(moe_gemm);
 CUDA_IMAGE(moe_groups);
@@ -29,7 +30,7 @@ static const char *type_of(const dp_moe_t *moe)
     return moe->dtype == DP_F32 ? "_f32" : moe->dtype == DP_F64 ? "_f64" : "_bf16";
 }
 
-static dp_status_t find_route(dp_moe_t *moe, CUmodule m)
+static dp_status_t find_route(dp_moe_t *moe, CUmodule m, CUmodule router)
 {
     moe_kernels_t *k = &moe->kernels;
     const char *type = type_of(moe);
@@ -43,6 +44,8 @@ static dp_status_t find_route(dp_moe_t *moe, CUmodule m)
         status = find_kernel(moe, m, #name, "", &k->name);
     MOE_ROUTE_TYPED(TYPED)
     MOE_ROUTE_COMMON(COMMON)
+    m = router;
+    MOE_ROUTER(COMMON)
     return status;
 }
 
@@ -95,23 +98,24 @@ static dp_status_t find_groups(dp_moe_t *moe)
 {
     moe_kernels_t *k = &moe->kernels;
 
-    DO(cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[3]));
-    DO(find_kernel(moe, moe->modules[3], "group_sizes", "", &k->group_sizes));
-    DO(find_kernel(moe, moe->modules[3], "place_rows", "", &k->place_rows));
-    return find_kernel(moe, moe->modules[3], "place_sums", "", &k->place_sums);
+    DO(cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[4]));
+    DO(find_kernel(moe, moe->modules[4], "group_sizes", "", &k->group_sizes));
+    DO(find_kernel(moe, moe->modules[4], "place_rows", "", &k->place_rows));
+    return find_kernel(moe, moe->modules[4], "place_sums", "", &k->place_sums);
 }
 
 static dp_status_t load_moe_kernels(dp_moe_t *moe)
 {
     static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
-    const unsigned char *const images[] = {cuda_image_moe_route, cuda_image_moe_rows, cuda_image_moe_gemm};
+    const unsigned char *const images[] = {cuda_image_moe_route, cuda_image_moe_rows, cuda_image_moe_gemm,
+                                           cuda_image_moe_router};
     dp_status_t status = DP_OK;
     int i;
 
-    for (i = 0; i < 3 && status >= 0; i++)
+    for (i = 0; i < 4 && status >= 0; i++)
         status = cuda_module_load(moe->host, images[i], &moe->modules[i]);
     if (status >= 0)
-        status = find_route(moe, moe->modules[0]);
+        status = find_route(moe, moe->modules[0], moe->modules[3]);
     if (status >= 0)
         status = find_rows(moe, moe->modules[1]);
     if (status >= 0)
@@ -218,6 +222,6 @@ void moe_instance_close(dp_moe_t *moe)
         moe->device_vt->unwatch(moe->device, moe_check, moe);
     if (moe->fault != NULL)
         moe->device_vt->host_release(moe->device, moe->fault);
-    for (i = 0; i < 4; i++)
+    for (i = 0; i < 5; i++)
         cuda_module_unload(moe->modules[i]);
 }

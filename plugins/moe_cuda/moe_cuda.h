@@ -36,10 +36,10 @@ typedef struct moe_layout {
     X(norm_again)                                                                                                      \
     X(choices)                                                                                                         \
     X(aux_tokens) X(logits_backward) X(norm_backward) X(norm_strips) X(gain_strips) X(gain_sum) X(vectors_backward)
-#define MOE_ROUTE_COMMON(X)                                                                                            \
-    X(count) X(starts) X(places) X(tokens) X(aux_sum) X(split) X(logits) X(router_input) X(router_weight)
-#define MOE_ROWS_TYPED(X)  X(pack) X(sort) X(combine) X(gather) X(activate) X(activate_backward)
-#define MOE_ROWS_COMMON(X) X(cells) X(groups) X(due)
+#define MOE_ROUTE_COMMON(X) X(count) X(starts) X(places) X(tokens) X(aux_sum) X(split)
+#define MOE_ROUTER(X)       X(logits) X(router_input) X(router_weight)
+#define MOE_ROWS_TYPED(X)   X(pack) X(sort) X(combine) X(gather) X(activate) X(activate_backward)
+#define MOE_ROWS_COMMON(X)  X(cells) X(groups) X(due)
 
 typedef enum moe_form { MOE_NN = MOE_FORM_NN, MOE_NT, MOE_TN, MOE_FORMS } moe_form_t;
 
@@ -47,6 +47,7 @@ typedef struct moe_kernels {
 #define MOE_MEMBER(name) CUfunction name;
     MOE_ROUTE_TYPED(MOE_MEMBER)
     MOE_ROUTE_COMMON(MOE_MEMBER)
+    MOE_ROUTER(MOE_MEMBER)
     MOE_ROWS_TYPED(MOE_MEMBER)
     MOE_ROWS_COMMON(MOE_MEMBER)
 #undef MOE_MEMBER
@@ -62,7 +63,7 @@ struct dp_moe {
     dp_device_t *device;
     const dp_comm_vt_t *comm_vt;
     moe_link_t out, back; /* tokens' owner to expert, and back */
-    CUmodule modules[4];
+    CUmodule modules[5];
     moe_kernels_t kernels;
     moe_fault_t *fault; /* memory that host and device both reach */
     bool watched;

@@ -18,7 +18,7 @@ allowed='_f64$|^moe_cuda_combine_f32$'
 failures=0
 # CUTLASS's, where it is, as plugins/moe_cuda/Makefile.inc has them.
 for source in ${DP_TEST_CUTLASS:+plugins/moe_cuda/cutlass/moe_cutlass.cu} \
-    plugins/moe_cuda/moe_gemm.cu plugins/moe_cuda/moe_rows.cu plugins/moe_cuda/moe_groups.cu \
+    plugins/moe_cuda/moe_gemm.cu plugins/moe_cuda/moe_router.cu plugins/moe_cuda/moe_rows.cu plugins/moe_cuda/moe_groups.cu \
     plugins/attention/cuda/attention_rows.cu plugins/comm_cuda_ipc/ipc_kernels.cu; do
     $DP_TEST_NVCC -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Xptxas -v -Iplugins -I. \
         ${DP_TEST_CUTLASS:+--expt-relaxed-constexpr -DNDEBUG $DP_TEST_CUTLASS} -cubin -o "$work/image" "$source" \
