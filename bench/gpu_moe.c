@@ -55,7 +55,8 @@ typedef struct bench {
     CUstream s;
     CUevent from, to;
     gate_t gate;
-    bool gated; /* not while kernels are loaded, for which the driver waits until the device is idle */
+    /* not while kernels are loaded, for which the driver waits until the device is idle */
+    bool gated;
     const dp_moe_vt_t *vt;
     dp_moe_t *moe;
     dp_block_sizes_t sizes;

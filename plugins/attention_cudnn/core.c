@@ -3,8 +3,8 @@
  * core.c: two plans and a handle, made in open(); a step sets pointers and runs them.
  *
  * Plans are for the whole device, whatever the partition: the partition's stream confines their
- * kernels. A plan for a description of the device with the partition's 112 multiprocessors ran at an
- * eighth of the speed (H200, cuDNN 9.19). */
+ * kernels. A plan for a description of the device with the partition's 112 multiprocessors ran at
+ * an eighth of the speed (H200, cuDNN 9.19). */
 #include "core.h"
 #include "handle.h"
 #include "plan.h"

@@ -6,8 +6,8 @@
 
 #include "moe_cuda.h"
 
-/* Finds CUTLASS's kernel for each product of the experts; each runs once on no rows, so that no step
- * waits for a kernel that is loaded. */
+/* Finds CUTLASS's kernel for each product of the experts; each runs once on no rows, so that no
+ * step waits for a kernel that is loaded. */
 dp_status_t moe_library_open(dp_moe_t *moe);
 void moe_library_close(dp_moe_t *moe);
 /* Whether a product of this form is one of those. */
