@@ -108,6 +108,15 @@ static dp_status_t check_moe_config(const dp_host_t *host, const moe_rules_t *ru
     return check_ranks(host, rules, c);
 }
 
+/* One chosen score divided by itself is 1, whatever the router says. */
+static void warn_of_constant_weights(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    if (c->top_k == 1 && c->normalize && c->experts > 1 && c->comm_rank == 0)
+        host->log(host, DP_LOG_WARN, rules->plugin,
+                  "top_k 1 with normalize 1: every weight is the same, so the loss does not train the router; give "
+                  "normalize 0");
+}
+
 /* a * b as a count that kernels and BLAS can index with 32 bits. */
 static bool multiply_sizes(int64_t a, int64_t b, int32_t *out)
 {
@@ -183,6 +192,7 @@ dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const
 
     if (status < 0)
         return status;
+    warn_of_constant_weights(host, rules, c);
     element = dp_dtype_bytes(c->shape->dtype);
     n->replicated = c->replicas != 0;
     n->replicas = (int32_t)(n->replicated ? c->replicas : c->experts);

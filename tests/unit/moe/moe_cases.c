@@ -655,3 +655,43 @@ void scores_that_vanish_give_no_weight(conform_t *t)
         return;
     conform_lab_close(&lab);
 }
+
+static int warnings;
+
+static void count_warning(const dp_host_t *h, int level, const char *origin, const char *message)
+{
+    (void)h;
+    (void)origin;
+    warnings += level == DP_LOG_WARN && strstr(message, "top_k 1") != NULL;
+}
+
+void one_score_by_itself_is_no_weight(conform_t *t)
+{
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    ((dp_host_t *)lab.host)->log = count_warning;
+    for (uint32_t normalize = 0; normalize < 2; normalize++) {
+        layer_t layer = moe_layer(DP_F64, 5, 4, 4, 1, 3, 1);
+        double *grads, largest = 0;
+        block_t b = {0};
+        pass_t p;
+
+        layer.normalize = normalize;
+        layer.aux_alpha = 0;
+        warnings = 0;
+        if (!moe_try(&lab, &b, &layer) || !conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT))
+            return;
+        EXPECT(t, warnings == (int)normalize, "normalize %u: %d warnings", normalize, warnings);
+        grads = conform_block_gradients(&b);
+        for (size_t i = 0; i < b.list[ROUTER].count; i++)
+            largest = fmax(largest, fabs(grads[b.list[ROUTER].offset + i]));
+        EXPECT(t, normalize ? largest < 1e-12 : largest > 1e-4, "normalize %u: the router's gradient is %g at most",
+               normalize, largest);
+        free(grads);
+        if (!conform_pass_close(&p) || !conform_block_close(&b))
+            return;
+    }
+    conform_lab_close(&lab);
+}

@@ -36,6 +36,7 @@ void a_comm_that_refuses_is_passed_on(conform_t *t);
 void refusals_name_the_setting(conform_t *t);
 void numbers_that_are_none_do_no_harm(conform_t *t);
 void scores_that_vanish_give_no_weight(conform_t *t);
+void one_score_by_itself_is_no_weight(conform_t *t);
 
 #define MOE_CASES                                                                                                      \
     {CONFORM_CASE(every_gate_and_size, 0, "Nothing has to be a multiple of anything.")},                               \
@@ -55,8 +56,9 @@ void scores_that_vanish_give_no_weight(conform_t *t);
         {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the plugin, the setting and its value.")},          \
         {CONFORM_CASE(numbers_that_are_none_do_no_harm, 0,                                                             \
                       "Whatever the numbers are, k different experts are chosen.")},                                   \
+        {CONFORM_CASE(scores_that_vanish_give_no_weight, 0, "Sigmoids that are all 0 weigh nothing.")},                \
     {                                                                                                                  \
-        CONFORM_CASE(scores_that_vanish_give_no_weight, 0, "Sigmoids that are all 0 weigh nothing.")                   \
+        CONFORM_CASE(one_score_by_itself_is_no_weight, 0, "Normalized, it trains no router: a warning.")               \
     }
 
 #endif
