@@ -59,7 +59,7 @@ static dp_status_t open_block(model_t *model)
         .expert_hidden = (uint32_t)o->expert_hidden,
         .shared_experts = (uint32_t)o->shared_experts,
         .gate = o->gate_kind,
-        .normalize = 1,
+        .normalize = o->top_k > 1, /* else no weight would depend on the router */
         .aux_alpha = (float)o->aux_alpha,
         .replicas = (uint32_t)o->replicas,
         .recompute = o->recompute,
