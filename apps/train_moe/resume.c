@@ -5,11 +5,8 @@
  * beside these two. */
 #include "train_moe.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static dp_status_t register_job(trainer_t *t, const char *name, void *memory, dp_dtype_t dtype, size_t count,
                                 int optional)
@@ -216,39 +213,17 @@ static dp_status_t check_folder(const trainer_t *t)
                    t->options->checkpoint, (unsigned long long)step);
 }
 
-/* Makes a file there, on the disk, and removes it again. */
-static dp_status_t try_folder(const char *folder)
-{
-    char path[4096];
-    int fd, error = 0;
-
-    snprintf(path, sizeof(path), "%s/.try-%d", folder, (int)getpid());
-    fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(errno));
-    if (write(fd, "", 1) != 1 || fsync(fd) != 0)
-        error = errno;
-    if (close(fd) != 0 && error == 0)
-        error = errno;
-    if (unlink(path) != 0 && error == 0)
-        error = errno;
-    return error == 0 ? DP_OK
-                      : dp_fail(DP_ERR_IO, "--checkpoint: nothing can be written to %s: %s", folder, strerror(error));
-}
-
 dp_status_t checkpoint_begin(trainer_t *t, int64_t step)
 {
     const options_t *o = t->options;
     const dp_save_options_t save = {.struct_size = sizeof(save), .folder = o->checkpoint, .keep = (int32_t)o->keep};
-    dp_status_t status = DP_OK;
+    dp_status_t status;
 
     if (*o->checkpoint == '\0')
         return DP_OK;
-    if (step == 0 && !o->resume)
-        status = check_folder(t);
-    if (status == DP_OK)
-        status = dp_pipeline_save_open(t->pipeline, &save);
-    return status == DP_OK && dp_group_rank(t->group) == 0 ? try_folder(o->checkpoint) : status;
+    status = dp_pipeline_save_open(t->pipeline, &save);
+    /* behind it no other job saves there */
+    return status == DP_OK && step == 0 && !o->resume ? check_folder(t) : status;
 }
 
 dp_status_t checkpoint_save(trainer_t *t, int64_t steps, bool last)

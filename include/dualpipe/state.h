@@ -88,8 +88,10 @@ typedef struct dp_save_options {
 #define DP_SAVE_OPTIONS_MIN DP_SIZE_TO(dp_save_options_t, keep)
 
 /** Gets ready to save, once, after everything was registered: host memory for this rank's part of a
- *  checkpoint, and the thread that writes it. It removes what earlier runs left unfinished in the
- *  folder. Each tensor is saved by one of the ranks that hold it, so that all write about the same.
+ *  checkpoint, and the thread that writes it. The folder is the job's until the last of its
+ *  pipelines is closed or its process ends: DP_ERR_INVALID names another job that has it. What
+ *  earlier runs left unfinished there is removed. Each tensor is saved by one of the ranks that
+ *  hold it, so that all write about the same.
  *  A folder that cannot be used is an error on all ranks; the pipeline is then as it was.
  *  [collective] [blocks] */
 DP_API DP_CHECKED dp_status_t dp_pipeline_save_open(dp_pipeline_t *pipeline, const dp_save_options_t *options);

@@ -289,6 +289,7 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
     p->pid = getpid();
     p->host = dp_group_host(options->group);
     p->run.enqueueing = -1;
+    p->folder_lock = -1;
     status = set_up_with_others(p);
     if (status < 0) {
         dp_pipeline_close(p);
@@ -318,6 +319,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
     }
     dp__step_tell_closed(p);
     dp__save_close(p);
+    dp__save_unlock(p);
     dp__trace_write(p);
     close_epoch(p, p->options.unbuild);
     if (p->device != NULL) {

@@ -7,11 +7,14 @@
 #include "base/memory.h"
 #include "base/sized.h"
 #include "base/wait.h"
+#include "checkpoint/lock.h"
 #include "engine/saving.h"
+#include "group/group.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GATHER_NS 10000000  /* between two looks for the others' files */
 #define SETTLE_NS 100000000 /* between two questions how far the others are */
@@ -33,6 +36,39 @@ static void set_phase(dp__saving_t *s, dp__saving_phase_t phase)
     __atomic_store_n(&s->phase, (uint32_t)phase, __ATOMIC_RELEASE);
 }
 
+/* ---- the folder's lock ---- */
+
+static void let_go(int *lock)
+{
+    if (*lock >= 0)
+        close(*lock);
+    *lock = -1;
+}
+
+void dp__save_unlock(dp_pipeline_t *p)
+{
+    let_go(&p->folder_lock);
+}
+
+/* Of rank 0. held: other ranks of the job have it. */
+static dp_status_t take_lock(dp__saving_t *s, bool held)
+{
+    if (dp__lock_is_there(s->folder, *s->folder_lock))
+        return DP_OK;
+    let_go(s->folder_lock);
+    return dp__lock_take(s->folder, s->who, held, s->folder_lock);
+}
+
+/* Rank 0's is enough, as long as it lives. */
+static void share_lock(dp__saving_t *s)
+{
+    if (dp__lock_is_there(s->folder, *s->folder_lock))
+        return;
+    let_go(s->folder_lock);
+    if (dp__lock_share(s->folder, s->folder_lock) != DP_OK)
+        dp_log(DP_LOG_DEBUG, "checkpoint", "rank %d does not share the lock of %s", s->rank, s->folder);
+}
+
 /* ---- the thread ---- */
 
 static dp_status_t publish(dp__saving_t *s)
@@ -44,6 +80,7 @@ static dp_status_t publish(dp__saving_t *s)
             return dp_fail(DP_ERR_ABORTED, "the files of other ranks have not come");
         dp__nap(GATHER_NS);
     }
+    DO(take_lock(s, false)); /* somebody may have removed the folder, and another job made it */
     status = dp__checkpoint_publish(s->folder, s->step, s->ranks);
     if (status >= 0 && dp__checkpoint_keep(s->folder, s->step, s->keep) < 0)
         dp_log(DP_LOG_WARN, "checkpoint", "old checkpoints cannot be removed: %s", dp_last_error());
@@ -163,16 +200,46 @@ static dp_status_t take_options(const dp_pipeline_t *p, const dp_save_options_t 
     return DP_OK;
 }
 
-static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_save_options_t *options)
+static dp_status_t prepare_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_save_options_t *options)
 {
+    char host[DP__HOST_BYTES];
+
+    dp__host_name(host);
+    snprintf(s->who, sizeof(s->who), "process %d on %s\n", (int)getpid(), host);
+    s->folder_lock = &p->folder_lock;
     s->keep = options->keep;
     s->rank = dp_group_rank(p->group);
     s->ranks = dp_group_size(p->group);
     s->settled = true;
     DO(dp__path(s->folder, options->folder, NULL));
-    DO(dp__folder_begin(s->folder));
-    if (s->rank == 0)
+    return dp__folder_begin(s->folder);
+}
+
+/* What a rank says before it saves. */
+typedef struct claim {
+    int32_t held; /* it has the folder's lock since before a recovery */
+} claim_t;
+
+/* Collective. Whether ranks of this job have the folder's lock. */
+static dp_status_t ask_held(dp_pipeline_t *p, const char *folder, bool *held_out)
+{
+    const claim_t mine = {dp__lock_is_there(folder, p->folder_lock)};
+    dp_status_t status;
+    claim_t *all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
+
+    *held_out = false;
+    for (int32_t r = 0; all != NULL && r < dp_group_size(p->group); r++)
+        *held_out |= all[r].held != 0;
+    dp__free(all);
+    return status;
+}
+
+static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, bool held)
+{
+    if (s->rank == 0) {
+        DO(take_lock(s, held));
         DO(dp__checkpoint_clean(s->folder));
+    }
     return dp__snapshot_open(p, &s->snapshot);
 }
 
@@ -181,20 +248,29 @@ dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *opt
     dp_save_options_t own;
     dp__saving_t *s;
     dp_status_t status;
+    bool held;
 
     DO(take_options(p, options, &own));
     s = dp__calloc(1, sizeof(*s));
-    status = s != NULL ? start_saving(p, s, &own) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
+    status = s != NULL ? prepare_saving(p, s, &own) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
     status = dp__agree(p, status, "cannot save");
+    if (status >= 0)
+        status = ask_held(p, s->folder, &held);
+    if (status >= 0)
+        status = dp__agree(p, start_saving(p, s, held), "cannot save");
     if (status >= 0 && pthread_create(&s->thread, NULL, write_all, s) != 0)
         status = dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "a thread cannot be started"), "dp_pipeline_save_open");
+    if (status < 0)
+        dp__save_unlock(p);
     if (status < 0 && s != NULL) {
         dp__snapshot_close(p, &s->snapshot);
         dp__free(s);
     }
-    if (status >= 0)
-        p->saving = s;
-    return status;
+    if (status < 0)
+        return status;
+    share_lock(s);
+    p->saving = s;
+    return DP_OK;
 }
 
 void dp__save_close(dp_pipeline_t *p)

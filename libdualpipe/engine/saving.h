@@ -67,6 +67,8 @@ typedef enum dp__saving_phase {
 
 struct dp__saving {
     char folder[DP__PATH_BYTES];
+    char who[256];    /* what this rank writes into the folder's lock */
+    int *folder_lock; /* the pipeline's */
     int32_t keep, rank, ranks;
     uint64_t step; /* of the latest save */
     dp__snapshot_t snapshot;

@@ -6,11 +6,15 @@
 #include "checkpoint/files.h"
 #include "checkpoint/index.h"
 #include "checkpoint/json.h"
+#include "checkpoint/lock.h"
 #include "checkpoint/xxh64.h"
 #include "saved.h"
 #include "tests/support/files.h"
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
+
+#include <signal.h>
+#include <sys/wait.h>
 
 /* Of the reference implementation (xxhsum -H64). */
 START_TEST(digests)
@@ -110,6 +114,72 @@ START_TEST(the_newest_are_kept)
     ck_assert_int_eq(dp_checkpoint_newest(folder, 7, &step), DP_PENDING);
     /* what somebody else has put there is his, and said */
     ck_assert_int_eq(access(files_path(path, folder, ".step-00000003.partial/notes.txt"), F_OK), 0);
+    files_remove(folder);
+}
+END_TEST
+
+START_TEST(one_job_saves_into_a_folder)
+{
+    char folder[PATH_BYTES], path[PATH_BYTES], moved[PATH_BYTES + 8];
+    int first = -1, other = -1, late = -1;
+
+    files_folder(folder);
+    ck_assert(!dp__lock_is_there(folder, -1));
+    ck_assert_int_eq(dp__lock_take(folder, "process 1 on one\n", false, &first), DP_OK);
+    ck_assert(dp__lock_is_there(folder, first));
+    ck_assert_int_eq(dp__lock_take(folder, "process 2 on two\n", false, &late), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "another job saves into"));
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), ": process 1 on one"));
+
+    /* another rank of the job keeps it where the first one is gone, for the one in its place */
+    ck_assert_int_eq(dp__lock_share(folder, &other), DP_OK);
+    close(first);
+    ck_assert_int_eq(dp__lock_take(folder, "process 2 on two\n", false, &late), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__lock_take(folder, "process 3 on one\n", true, &first), DP_OK);
+    close(other);
+    ck_assert_int_eq(dp__lock_take(folder, "process 2 on two\n", false, &late), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), ": process 3 on one"));
+    close(first);
+    ck_assert_int_eq(dp__lock_take(folder, "process 2 on two\n", false, &late), DP_OK);
+
+    /* who takes the folder away takes its lock along */
+    snprintf(moved, sizeof(moved), "%s.moved", folder);
+    ck_assert_int_eq(rename(folder, moved), 0);
+    ck_assert_int_eq(mkdir(folder, 0777), 0);
+    ck_assert(!dp__lock_is_there(folder, late));
+    ck_assert_int_eq(dp__lock_share(folder, &other), DP_ERR_IO);
+    close(late);
+    files_remove(moved);
+
+    ck_assert_int_eq(mkdir(files_path(path, folder, ".lock"), 0777), 0);
+    ck_assert_int_eq(dp__lock_take(folder, "process 1 on one\n", false, &first), DP_ERR_IO);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "nothing can be written to"));
+    rmdir(path);
+    files_remove(folder);
+}
+END_TEST
+
+START_TEST(a_killed_job_saves_no_more)
+{
+    char folder[PATH_BYTES];
+    int fd = -1, ready[2];
+    pid_t child;
+    char byte;
+
+    files_folder(folder);
+    ck_assert_int_eq(pipe(ready), 0);
+    child = fork();
+    if (child == 0) {
+        byte = dp__lock_take(folder, "process 1 on one\n", false, &fd) == DP_OK;
+        _exit(write(ready[1], &byte, 1) == 1 && pause());
+    }
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    ck_assert_int_eq(byte, 1);
+    ck_assert_int_eq(dp__lock_take(folder, "process 2 on one\n", false, &fd), DP_ERR_INVALID);
+    ck_assert_int_eq(kill(child, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    ck_assert_int_eq(dp__lock_take(folder, "process 2 on one\n", false, &fd), DP_OK);
+    close(fd), close(ready[0]), close(ready[1]);
     files_remove(folder);
 }
 END_TEST
@@ -615,6 +685,8 @@ int main(void)
     SUITE_ADD(suite, digests);
     SUITE_ADD(suite, written_and_read);
     SUITE_ADD(suite, the_newest_are_kept);
+    SUITE_ADD(suite, one_job_saves_into_a_folder);
+    SUITE_ADD(suite, a_killed_job_saves_no_more);
     SUITE_ADD(suite, senseless_calls_are_refused);
     SUITE_ADD(suite, paths_that_are_too_long_are_refused_before_anything_is_done);
     SUITE_ADD(suite, a_save_that_is_given_up_leaves_no_file);

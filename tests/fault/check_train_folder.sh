@@ -1,0 +1,84 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_folder.sh: a checkpoint folder belongs to one run. While a job saves into it a second one is refused at once,
+# by the name of the first; also where rank 0 of the first is killed and replaced. A job that is gone holds nothing.
+set -u
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+
+common="--val-every 0 --sample 0 --microbatches 8 --quiet --every 5 --keep 2 --data $DP_TEST_SRCDIR/README.md"
+folder=$work/shared
+
+begin() { # NAME OPTIONS...: a job that runs until it is killed
+    mark=$$.$1
+    shift
+    DP_TEST_CASE=$mark "$dualpipe" run --respawn 2 -n 2 -- "$train" $small $common --checkpoint "$folder" --steps 1000000 "$@" \
+        >"$work/first" 2>&1 </dev/null &
+    job=$!
+    tries=$((1500 * scale))
+    until ls "$folder" 2>/dev/null | grep -q '^step-' || [ "$tries" -eq 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.02
+    done
+}
+second() { # WHAT [OPTIONS...]: is refused
+    what=$1
+    shift
+    ranks 2 $common --checkpoint "$folder" --steps 5 --seed 2 "$@"
+    expect 2 err "another job saves into $folder: process $(member 0) on $(uname -n)" "$what"
+}
+
+begin first
+second 'a second job'
+second 'a second job that resumes' --seed 1 --resume --steps 1000000
+
+# Others ask all the time while rank 0 is killed and replaced: none of them gets the folder meanwhile.
+rm -f "$work/taken" "$work/enough"
+while [ ! -e "$work/enough" ]; do
+    flock -n -x "$folder/.lock" touch "$work/taken"
+done &
+poll=$!
+old=$(member 0)
+kill -KILL "$old"
+tries=$((1500 * scale))
+until grep -q 'process' "$folder/.lock" && ! grep -q "process $old " "$folder/.lock" || [ "$tries" -eq 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.02
+done
+touch "$work/enough"
+wait "$poll"
+[ -e "$work/taken" ] && complain "the folder was free while rank 0 was replaced"
+second 'a second job after a death'
+
+# Nobody lives any more.
+kill -KILL "$job"
+wait "$job" 2>/dev/null
+tries=$((1500 * scale))
+until [ -z "$(members)" ] || [ "$tries" -eq 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.02
+done
+ranks 2 $common --checkpoint "$folder" --steps 5
+expect 2 err "$folder has a checkpoint after [0-9]* steps: --resume goes on with it" 'a folder of a job that was killed'
+
+# Two that begin together: one trains to its end, the other is refused, and all that is there is of the first.
+for n in 1 2 3; do
+    rm -rf "$folder"
+    for seed in 1 2; do
+        (
+            status=0
+            timeout $((60 * scale)) "$train" $small --threads 2 $common --checkpoint "$folder" --steps 60 --seed $seed \
+                >/dev/null 2>"$work/err$seed" </dev/null || status=$?
+            echo $status >"$work/status$seed"
+        ) &
+    done
+    wait
+    case "$(cat "$work/status1") $(cat "$work/status2")" in
+    '0 2') seed=1 other=2 ;;
+    '2 0') seed=2 other=1 ;;
+    *) complain "two jobs began together: $(cat "$work/status1" "$work/status2" "$work/err1" "$work/err2")" && continue ;;
+    esac
+    grep -q "another job saves into\|has a checkpoint after" "$work/err$other" || complain "not said why: $(cat "$work/err$other")"
+    [ -d "$folder/step-00000060" ] || complain "the last step is not there: $(ls "$folder")"
+done
+finish
