@@ -121,6 +121,9 @@ void dp__peer_died(dp__process_t *p, int32_t rank, int error)
     else
         dp__cause_set(&p->cause, DP_ERR_PEER, "%s died%s", name,
                       doing[0] == '\0' && joining ? " while the ranks were joining" : doing);
+    dp__news_describe(p, rank, doing, sizeof(doing));
+    if (!unreachable)
+        dp__ends_tell(&p->join.ends, "died", rank, dp__peer(p, rank).pid, doing);
 }
 
 void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t control)

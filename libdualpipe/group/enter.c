@@ -139,6 +139,11 @@ static dp_status_t await_others(dp__process_t *p)
     return dp__cause_wait(&p->cause, &p->join.done, 1, 2 * p->join.limit_ns + dp__scaled_ns(5), "joining");
 }
 
+static void tell_joined(const dp__process_t *p)
+{
+    dp__ends_tell(&p->join.ends, "joined", p->group.rank, p->peers.self.pid, "");
+}
+
 dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group_link_t *link, dp_group_t **group_out)
 {
     dp__process_t *p = dp__calloc(1, sizeof(*p));
@@ -146,7 +151,7 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
 
     if (p == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
-    p->wake_fd = p->hub.listener = p->hub.status.listener = p->join.ends.fd = -1;
+    p->wake_fd = p->hub.listener = p->hub.status.listener = p->join.ends.fd = p->join.ends.tell = -1;
     pthread_mutex_init(&p->mutex, NULL);
     dp__kv_init(&p->hub.kv);
     dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause, link);
@@ -163,6 +168,7 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
         dp__process_free(p);
         return status;
     }
+    tell_joined(p);
     *group_out = &p->group;
     return DP_OK;
 }

@@ -49,6 +49,15 @@ int64_t dp__news_latest(const dp__process_t *p)
     return latest;
 }
 
+void dp__news_describe(const dp__process_t *p, int32_t rank, char *text, size_t bytes)
+{
+    const dp__contact_t *contact = dp__contact(p, rank);
+
+    (void)dp__recorder_describe(p->recorders, rank, text, bytes);
+    if (text[0] == '\0' && contact != NULL && contact->news != NULL)
+        snprintf(text, bytes, "%s", contact->news->doing);
+}
+
 void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes)
 {
     const dp__contact_t *contact = dp__contact(p, rank);

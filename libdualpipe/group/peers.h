@@ -43,6 +43,8 @@ bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
 /* The latest moment, on our clock, at which an operation of any rank is known to have begun or
  * ended; 0: none is. */
 int64_t dp__news_latest(const dp__process_t *p);
+/* "step 3: ...": what rank `rank` is or was doing, as far as is known; "". */
+void dp__news_describe(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
 /* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its flight
  * recorder or its own words; "". */
 void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes);

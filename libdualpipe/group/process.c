@@ -323,12 +323,9 @@ static void process_leave(dp_group_t *group)
 static void process_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
 {
     dp__process_t *p = dp__process_of(group);
-    const dp__contact_t *contact = dp__contact(p, rank);
 
     pthread_mutex_lock(&p->mutex);
-    (void)dp__recorder_describe(p->recorders, rank, text, bytes);
-    if (text[0] == '\0' && contact != NULL && contact->news != NULL)
-        snprintf(text, bytes, "%s", contact->news->doing);
+    dp__news_describe(p, rank, text, bytes);
     pthread_mutex_unlock(&p->mutex);
 }
 

@@ -156,5 +156,14 @@ begin "left early" -n 3 --grace 60 -- sh -c 'test "$RANK" = 1 && exit 0; exec "$
 expect_end 13 4000
 require out '^\[0\] rank 1 (pid [0-9]*) exited with status 0 before all ranks had joined'
 
+# Restarts are spaced (0.1 and 0.2 s), so that a fault which passes does not use up all of them; the third death in a row at
+# the same place is the end.
+begin thrice -n 2 --respawn 50 --grace 1 -- sh -c 'test "$RANK" = 1 && kill -9 $$; exec "$0" work' "$rank"
+begun=$(now_ms)
+expect_end 137 6000
+[ $(($(now_ms) - begun)) -ge 300 ] || complain "three deaths in $(($(now_ms) - begun)) ms"
+[ "$(grep -c 'started again as pid' "$work/err")" -eq 2 ] || complain "it was not started again twice"
+require err '^dualpipe run: rank 1 (pid [0-9]*) was ended by signal 9 (Killed); it died 3 times in the same operation: before it had joined'
+
 echo "$failures failures"
 [ "$failures" -eq 0 ]

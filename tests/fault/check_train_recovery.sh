@@ -74,6 +74,15 @@ kill_rank 2
 end 137
 grep -q 'rank 2 (pid [0-9]*.* died .*nobody came in' "$work/err" || complain "once: nobody says who was not replaced"
 
+# A rank that dies where all its processes died.
+name=thrice
+mark=$$.$name
+DP_TEST_CASE=$mark "$dualpipe" run -n 2 --respawn 9 -- "$DP_TEST_BUILDDIR/examples/recovery/recovery" 1 0 >"$work/out" 2>"$work/err" </dev/null &
+job=$!
+end 137
+grep -q '^dualpipe run: rank 1 (pid [0-9]*) was ended.*; it died 3 times in the same operation: before its first operation' "$work/err" ||
+    complain "thrice: nobody says where it died"
+
 # Where nobody holds the state of the dead rank, all say so.
 begin v 3 4 --schedule dualpipev
 await 1 'step  *20/'

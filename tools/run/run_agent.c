@@ -315,8 +315,10 @@ static void hear_launcher(agent_t *a)
 static void take_ends(agent_t *a)
 {
     siginfo_t info;
-    char text[64];
+    char text[512];
 
+    while (run_site_hear(&a->site, text, sizeof(text)))
+        tell_launcher(a, "told", text);
     for (int i = 0; a->started && i < a->site.count; i++)
         if (run_site_reap(&a->site, i, &info)) {
             snprintf(text, sizeof(text), "%d %d %d %d", a->site.first + i, (int)info.si_pid, info.si_code,
@@ -350,16 +352,18 @@ static void say_alive(agent_t *a)
 
 static void watch_site(agent_t *a)
 {
-    struct pollfd polls[4] = {{.fd = a->signal_fd, .events = POLLIN},
+    struct pollfd polls[5] = {{.fd = a->signal_fd, .events = POLLIN},
                               {.fd = a->life_fd, .events = POLLIN},
                               {.fd = STDIN_FILENO, .events = POLLIN},
+                              {.events = POLLIN},
                               {.events = POLLIN}};
 
     while (!a->over && !a->out.broken && (!a->started || a->open || a->site.running > 0)) {
         bool well;
 
         polls[3].fd = a->status_fd;
-        well = run_poll(polls, 4, 500) && heed_signals(a);
+        polls[4].fd = a->site.tell[0];
+        well = run_poll(polls, 5, 500) && heed_signals(a);
         take_ends(a);
         if (!well || polls[1].revents != 0)
             return;
@@ -393,7 +397,7 @@ static void await_relay(agent_t *a)
 
 int run_agent(int life_fd)
 {
-    agent_t a = {.site = {.listener = -1, .pipes = true, .world = 1},
+    agent_t a = {.site = {.listener = -1, .tell = {-1, -1}, .pipes = true, .world = 1},
                  .done_fd = -1,
                  .status_fd = -1,
                  .life_fd = life_fd,

@@ -246,12 +246,12 @@ static void go(work_t *w)
 /* An end that nobody takes the place of. */
 static void consider_host(work_t *w, const run_end_t *end)
 {
-    char text[512];
+    char text[640];
 
-    if (run_verdict_close(&w->verdict))
-        tell_all(w, "close", "");
     run_end_write(end, text, sizeof(text));
     tell_all(w, "ended", text);
+    if (run_verdict_close(&w->verdict))
+        tell_all(w, "close", "");
     run_verdict_consider(&w->verdict, end);
 }
 
@@ -272,7 +272,7 @@ static bool read_end(const host_t *host, const char *text, run_end_t *end_out, i
     return true;
 }
 
-/* A rank that is started again runs from when the host is told so. */
+/* A rank that waits to be started again counts as running. */
 static void take_end(work_t *w, host_t *host, const char *text)
 {
     run_end_t end;
@@ -280,12 +280,30 @@ static void take_end(work_t *w, host_t *host, const char *text)
 
     if (!read_end(host, text, &end, &again))
         return;
-    if (run_verdict_replace(&w->verdict, &end)) {
-        tell_host(host, "again", text);
+    if (run_verdict_replace(&w->verdict, &end))
         return;
-    }
     host->running--;
     consider_host(w, &end);
+}
+
+static void start_due(work_t *w)
+{
+    run_end_t end;
+    char text[64];
+
+    for (run_due_t due; (due = run_verdict_due(&w->verdict, &end)) != RUN_DUE_NOTHING;) {
+        host_t *host = &w->hosts[end.rank / w->options->ranks_per_host];
+
+        snprintf(text, sizeof(text), "%d %d %d %d", end.rank, (int)end.pid,
+                 end.how == RUN_DUMPED ? CLD_DUMPED : CLD_KILLED, end.status);
+        if (due == RUN_DUE_START) {
+            tell_host(host, "again", text);
+            continue;
+        }
+        if (host->running > 0) /* else it is lost */
+            host->running--;
+        consider_host(w, &end);
+    }
 }
 
 static void take_again(work_t *w, const host_t *host, const char *text)
@@ -321,6 +339,8 @@ static void take_word(work_t *w, host_t *host, const char *word, const char *arg
         take_end(w, host, argument);
     } else if (strcmp(word, "again") == 0) {
         take_again(w, host, argument);
+    } else if (strcmp(word, "told") == 0) {
+        run_verdict_hear(&w->verdict, argument);
     } else if (strcmp(word, "status") == 0) {
         fprintf(stderr, "%s\n", argument);
     } else if (strcmp(word, "nothing") == 0) {
@@ -523,6 +543,7 @@ static void watch_hosts(work_t *w)
             return; /* our parent has died */
         if (!w->started && !w->failed && all_ready(w))
             go(w);
+        start_due(w);
         if (running(w) == 0 && w->started)
             run_verdict_decide(&w->verdict);
         run_verdict_decide_in_time(&w->verdict);
@@ -607,8 +628,7 @@ int run_hosts(const run_options_t *options, int life_fd)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTTOU, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    run_verdict_open(&w.verdict, options);
-    if (open_work(&w))
+    if (run_verdict_open(&w.verdict, options) && open_work(&w))
         watch_hosts(&w);
     else
         w.failed = true;

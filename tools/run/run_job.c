@@ -63,18 +63,37 @@ int run_next_signal(int fd)
 
 /* ---- watching ---- */
 
-static bool replace(job_t *job, const run_end_t *end)
-{
-    if (!run_verdict_replace(&job->verdict, end) || !run_site_start_again(&job->site, end->rank))
-        return false;
-    run_verdict_replaced(&job->verdict, end, job->site.pids[end->rank]);
-    return true;
-}
-
 static void take_no_more(job_t *job)
 {
     if (run_verdict_close(&job->verdict))
         run_site_close(&job->site);
+}
+
+/* An end that nobody takes the place of. */
+static void consider_end(job_t *job, const run_end_t *end)
+{
+    char text[640];
+
+    run_end_write(end, text, sizeof(text));
+    run_site_tell_end(&job->site, text);
+    take_no_more(job);
+    run_verdict_consider(&job->verdict, end);
+}
+
+static void start_due(job_t *job)
+{
+    run_end_t end;
+
+    for (run_due_t due; (due = run_verdict_due(&job->verdict, &end)) != RUN_DUE_NOTHING;)
+        if (due == RUN_DUE_START && run_site_start_again(&job->site, end.rank))
+            run_verdict_replaced(&job->verdict, &end, job->site.pids[end.rank]);
+        else
+            consider_end(job, &end);
+}
+
+static int left(const job_t *job)
+{
+    return job->site.running + job->verdict.waiting;
 }
 
 static void take_ends(job_t *job)
@@ -82,18 +101,17 @@ static void take_ends(job_t *job)
     siginfo_t info;
     char text[512];
 
+    while (run_site_hear(&job->site, text, sizeof(text)))
+        run_verdict_hear(&job->verdict, text);
     for (int i = 0; i < job->site.count; i++)
         if (run_site_reap(&job->site, i, &info)) {
             run_end_t end = run_end_of(&info, i);
 
-            if (replace(job, &end))
-                continue;
-            take_no_more(job);
-            run_end_write(&end, text, sizeof(text));
-            run_site_tell_end(&job->site, text);
-            run_verdict_consider(&job->verdict, &end);
+            if (!run_verdict_replace(&job->verdict, &end))
+                consider_end(job, &end);
         }
-    if (job->site.running == 0)
+    start_due(job);
+    if (left(job) == 0)
         run_verdict_decide(&job->verdict);
     run_verdict_decide_in_time(&job->verdict);
     run_site_reap_orphans(&job->site);
@@ -113,10 +131,12 @@ static bool heed_signals(job_t *job)
 /* false: our parent has died, or the system does not let us watch. */
 static bool watch_ranks(job_t *job)
 {
-    struct pollfd polls[2] = {{.fd = job->signal_fd, .events = POLLIN}, {.fd = job->life_fd, .events = POLLIN}};
+    struct pollfd polls[3] = {{.fd = job->signal_fd, .events = POLLIN},
+                              {.fd = job->life_fd, .events = POLLIN},
+                              {.fd = job->site.tell[0], .events = POLLIN}};
 
-    while (job->site.running > 0) {
-        bool well = run_poll(polls, 2, run_verdict_nap_ms(&job->verdict)) && heed_signals(job);
+    while (left(job) > 0) {
+        bool well = run_poll(polls, 3, run_verdict_nap_ms(&job->verdict)) && heed_signals(job);
 
         take_ends(job);
         if (!well || polls[1].revents != 0)
@@ -176,6 +196,7 @@ int run_job(const run_options_t *options, int life_fd)
     job_t job = {.site = {.count = options->ranks,
                           .world = options->ranks,
                           .listener = -1,
+                          .tell = {-1, -1},
                           .address = "127.0.0.1",
                           .respawn = options->respawn,
                           .pipes = options->prefix != RUN_PREFIX_NEVER,
@@ -185,8 +206,7 @@ int run_job(const run_options_t *options, int life_fd)
                  .life_fd = life_fd};
     bool good;
 
-    run_verdict_open(&job.verdict, options);
-    good = start_ranks(&job, options);
+    good = run_verdict_open(&job.verdict, options) && start_ranks(&job, options);
     if (good && !watch_ranks(&job)) {
         run_site_kill(&job.site, SIGKILL);
         good = false;

@@ -98,6 +98,10 @@ bool run_site_open(run_site_t *site, run_relay_t *relay)
         run_say("no file for the ends of ranks: %s", strerror(errno));
         return false;
     }
+    if (site->respawn > 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, site->tell) != 0) {
+        run_say("no socket for what ranks tell us: %s", strerror(errno));
+        return false;
+    }
     site->relay = relay;
     site->pids = calloc((size_t)site->count, sizeof(site->pids[0]));
     if (site->pids != NULL && (relay != NULL || !site->pipes))
@@ -157,7 +161,8 @@ static void set_launch(const run_site_t *site, int i, const ends_t *ends, bool a
     if (site->first + i == 0)
         n += snprintf(text + n, sizeof(text) - (size_t)n, ",listen=%d", site->listener);
     if (site->respawn > 0)
-        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d%s", site->respawn, again ? ",again=1" : "");
+        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d,tell=%d%s", site->respawn, site->tell[1],
+                 again ? ",again=1" : "");
     setenv("DUALPIPE_LAUNCH", text, 1);
 }
 
@@ -193,6 +198,8 @@ static void become_rank(const run_site_t *site, int i, const ends_t *ends, bool 
     if (site->pipes && (dup2(ends->out[1], STDOUT_FILENO) < 0 || dup2(ends->err[1], STDERR_FILENO) < 0))
         return;
     if (!keep_open(ends->secret[0]) || !keep_open(site->ends) || (site->first + i == 0 && !keep_open(site->listener)))
+        return;
+    if (site->respawn > 0 && !keep_open(site->tell[1]))
         return;
     set_environment(site, i, ends, again);
     (void)setrlimit(RLIMIT_NOFILE, &site->old_files);
@@ -308,6 +315,22 @@ void run_site_tell_end(const run_site_t *site, const char *text)
 
     if (lseek(site->ends, 0, SEEK_END) >= 0 && write(site->ends, line, (size_t)bytes) < 0)
         run_say("the ranks cannot be told of an end: %s", strerror(errno));
+}
+
+bool run_site_hear(const run_site_t *site, char *text, size_t bytes)
+{
+    const size_t name = strlen(site->name);
+    char line[1024];
+    ssize_t n;
+
+    while (site->tell[0] >= 0 && (n = recv(site->tell[0], line, sizeof(line) - 1, MSG_DONTWAIT)) > 0) {
+        line[n] = '\0';
+        if (strncmp(line, site->name, name) == 0 && line[name] == ' ') {
+            snprintf(text, bytes, "%s", line + name + 1);
+            return true;
+        }
+    }
+    return false;
 }
 
 void run_site_close(run_site_t *site)

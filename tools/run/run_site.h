@@ -17,6 +17,8 @@ typedef struct run_site {
     int listener;            /* handed down to rank 0; -1: rank 0 is elsewhere */
     /* a file without a name, handed down to all: a line for each end (group/ends.h) */
     int ends;
+    /* with respawn: [0] what the ranks tell us, [1] handed down to all */
+    int tell[2];
     int port;
     char address[64]; /* where rank 0 listens */
     char name[33];    /* of the job */
@@ -50,6 +52,9 @@ bool run_site_start_again(run_site_t *site, int i);
 /* Lets the ranks here know of an end, which only we may have seen: of a rank that had not joined
  * yet. */
 void run_site_tell_end(const run_site_t *site, const char *text);
+/* The next thing that a rank tells us, of this job: a word and what run_verdict_hear takes. false:
+ * there is none. */
+bool run_site_hear(const run_site_t *site, char *text, size_t bytes);
 /* No rank is started any more, and those that wait for one hear so. */
 void run_site_close(run_site_t *site);
 /* To all, those that are stopped included; SIGCONT: these alone go on. */

@@ -20,6 +20,7 @@
  *   end RANK PID HOW STATUS           a rank has ended, or could not be started again after that
  *                                     end
  *   again RANK PID HOW STATUS NEWPID  it was started again
+ *   told TEXT                         what a rank says (run_verdict_hear)
  *   nothing ERRNO                     the program cannot be executed
  *   says TEXT                         for people
  *   status TEXT                       a line of what each rank is doing

@@ -1,15 +1,20 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_verdict.c: decides which end was the first cause. */
+ * run_verdict.c: decides which end was the first cause, and who is started again when. */
 #include "run_verdict.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SIGNAL_FACTOR 5 /* a signal asks for an orderly end: that takes longer than dying */
 /* by convention, the exit code of a rank that ends because another one has died */
 #define PEER_DIED   13
 #define DECISION_NS 200000000
+/* between the deaths of a rank that makes no progress: twice as long each time */
+#define FIRST_PAUSE_NS 100000000ll
+#define MOST_PAUSE_NS  10000000000ll
+#define MOST_DEATHS    3 /* in the same operation */
 
 run_end_t run_end_of(const siginfo_t *info, int rank)
 {
@@ -21,12 +26,23 @@ run_end_t run_end_of(const siginfo_t *info, int rank)
                        .pid = info->si_pid};
 }
 
-void run_verdict_open(run_verdict_t *v, const run_options_t *options)
+bool run_verdict_open(run_verdict_t *v, const run_options_t *options)
 {
     *v = (run_verdict_t){.grace_seconds = options->grace_seconds,
                          .respawn = options->respawn,
+                         .count = options->ranks,
                          .decide_ns = INT64_MAX,
                          .deadline_ns = INT64_MAX};
+    if (options->respawn == 0)
+        return true;
+    v->ranks = calloc((size_t)v->count, sizeof(v->ranks[0]));
+    if (v->ranks == NULL)
+        run_say("no memory for %d ranks", v->count);
+    for (int r = 0; v->ranks != NULL && r < v->count; r++) {
+        v->ranks[r].furthest = -1;
+        v->ranks[r].lives[0].born_ns = run_now_ns();
+    }
+    return v->ranks != NULL;
 }
 
 void run_end_write(const run_end_t *end, char *text, size_t bytes)
@@ -40,16 +56,127 @@ void run_end_write(const run_end_t *end, char *text, size_t bytes)
     else if (end->how == RUN_EXITED)
         snprintf(text, bytes, "rank %d (pid %d%s) exited with status %d", end->rank, (int)end->pid, where, end->status);
     else
-        snprintf(text, bytes, "rank %d (pid %d%s) was ended by signal %d (%s)", end->rank, (int)end->pid, where,
-                 end->status, strsignal(end->status));
+        snprintf(text, bytes, "rank %d (pid %d%s) was ended by signal %d (%s)%s%s", end->rank, (int)end->pid, where,
+                 end->status, strsignal(end->status), end->why != NULL ? "; " : "", end->why != NULL ? end->why : "");
+}
+
+/* ---- starting again ---- */
+
+/* The process of a rank; a number that was not heard of before is that of its latest. NULL: it is
+ * too long ago. */
+static run_life_t *find_life(run_rank_t *rank, pid_t pid)
+{
+    for (int i = 0; i < MOST_DEATHS; i++)
+        if (rank->lives[i].pid == pid)
+            return &rank->lives[i];
+    if (rank->lives[0].pid != 0)
+        return NULL;
+    rank->lives[0].pid = pid;
+    return &rank->lives[0];
+}
+
+static void begin_life(run_rank_t *rank)
+{
+    memmove(&rank->lives[1], &rank->lives[0], (MOST_DEATHS - 1) * sizeof(rank->lives[0]));
+    rank->lives[0] = (run_life_t){.born_ns = run_now_ns()};
+    rank->progress = false;
+}
+
+void run_verdict_hear(run_verdict_t *v, const char *text)
+{
+    char word[16];
+    const char *step;
+    int r, pid, at = 0, number = -1;
+    run_life_t *life;
+
+    if (v->ranks == NULL || sscanf(text, "%15s %d %d %n", word, &r, &pid, &at) < 3 || r < 0 || r >= v->count ||
+        at == 0 || (life = find_life(&v->ranks[r], pid)) == NULL)
+        return;
+    life->joined = true;
+    if (strcmp(word, "died") != 0 || life->told)
+        return;
+    life->told = true;
+    snprintf(life->doing, sizeof(life->doing), "%s", text[at] != '\0' ? text + at : "before its first operation");
+    step = strstr(life->doing, "step ");
+    if (step != NULL && sscanf(step, "step %d", &number) == 1 && number > v->ranks[r].furthest) {
+        v->ranks[r].furthest = number;
+        v->ranks[r].progress |= life == &v->ranks[r].lives[0];
+    }
+}
+
+/* A process of which nobody has told anything may have come far: all ranks may have died at
+ * once. */
+static bool made_progress(const run_rank_t *rank)
+{
+    const run_life_t *life = &rank->lives[0];
+
+    return rank->progress || (life->joined && !life->told && life->died_ns - life->born_ns >= MOST_PAUSE_NS);
+}
+
+static const char *death_place(const run_life_t *life)
+{
+    return life->told ? life->doing : life->joined ? "" : "before it had joined the others";
+}
+
+static bool dies_there_again(const run_rank_t *rank)
+{
+    const char *place = death_place(&rank->lives[0]);
+
+    for (int i = 1; i < MOST_DEATHS; i++)
+        if (rank->lives[i].pid == 0 || strcmp(death_place(&rank->lives[i]), place) != 0)
+            return false;
+    return place[0] != '\0' && !rank->progress;
+}
+
+static int64_t due_ns(const run_rank_t *rank)
+{
+    const int idle = made_progress(rank) || rank->lives[1].pid == 0 ? 0 : rank->idle + 1;
+    int64_t pause = idle == 0 ? 0 : FIRST_PAUSE_NS;
+
+    for (int i = 1; i < idle && pause < MOST_PAUSE_NS; i++)
+        pause *= 2;
+    return rank->lives[0].died_ns + (pause < MOST_PAUSE_NS ? pause : MOST_PAUSE_NS);
 }
 
 bool run_verdict_replace(run_verdict_t *v, const run_end_t *end)
 {
     if (end->how == RUN_EXITED || end->how == RUN_LOST || v->respawned == v->respawn || v->closing || v->signals > 0)
         return false;
+    (void)find_life(&v->ranks[end->rank], end->pid);
+    v->ranks[end->rank].lives[0].died_ns = run_now_ns();
+    v->ranks[end->rank].end = *end;
+    v->ranks[end->rank].waits = true;
     v->respawned++;
+    v->waiting++;
     return true;
+}
+
+run_due_t run_verdict_due(run_verdict_t *v, run_end_t *end_out)
+{
+    const bool over = v->closing || v->signals > 0;
+    const int64_t now = run_now_ns();
+
+    for (int r = 0; v->waiting > 0 && r < v->count; r++) {
+        run_rank_t *rank = &v->ranks[r];
+
+        if (!rank->waits || (!over && now < due_ns(rank)))
+            continue;
+        rank->waits = false;
+        v->waiting--;
+        *end_out = rank->end;
+        if (over)
+            return RUN_DUE_END;
+        if (dies_there_again(rank)) {
+            snprintf(rank->why, sizeof(rank->why), "it died %d times in the same operation: %s", MOST_DEATHS,
+                     death_place(&rank->lives[0]));
+            end_out->why = rank->why;
+            return RUN_DUE_END;
+        }
+        rank->idle = made_progress(rank) || rank->lives[1].pid == 0 ? 0 : rank->idle + 1;
+        begin_life(rank);
+        return RUN_DUE_START;
+    }
+    return RUN_DUE_NOTHING;
 }
 
 void run_verdict_replaced(run_verdict_t *v, const run_end_t *end, pid_t pid)
@@ -143,7 +270,12 @@ bool run_verdict_overdue(run_verdict_t *v, int running)
 int run_verdict_nap_ms(const run_verdict_t *v)
 {
     int64_t until = !v->killed && v->deadline_ns < v->decide_ns ? v->deadline_ns : v->decide_ns;
-    int64_t left = until - run_now_ns();
+    int64_t left;
+
+    for (int r = 0; v->waiting > 0 && r < v->count; r++)
+        if (v->ranks[r].waits && due_ns(&v->ranks[r]) < until)
+            until = due_ns(&v->ranks[r]);
+    left = until - run_now_ns();
 
     return left <= 0 ? 0 : left < 1000000000 ? (int)(left / 1000000) + 1 : 1000;
 }

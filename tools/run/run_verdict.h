@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * run_verdict.h: which of the ends that are seen is the job's first cause, which rank is started
- * again instead, and how long the others have. */
+ * again instead and when, and how long the others have. */
 #ifndef DP_TOOLS_RUN_VERDICT_H
 #define DP_TOOLS_RUN_VERDICT_H
 
@@ -18,14 +18,37 @@ typedef struct run_end {
     int rank;   /* RUN_LOST: the first of that host */
     pid_t pid;
     const char *host; /* NULL: this one */
-    const char *why;  /* RUN_LOST: a sentence, which lives on */
+    /* a sentence, which lives on; RUN_LOST: what happened, else why nobody takes its place, or
+     * NULL */
+    const char *why;
 } run_end_t;
+
+/* One process of a rank, and what others have told of it. */
+typedef struct run_life {
+    pid_t pid;
+    bool joined, told;
+    int64_t born_ns, died_ns;
+    char doing[240]; /* when it died; "": nobody knows */
+} run_life_t;
+
+/* How often a rank has died, and when it is started again. */
+typedef struct run_rank {
+    run_life_t lives[3]; /* the latest first */
+    int idle;            /* deaths in a row without progress in between */
+    bool progress;       /* the latest life has come further than all before */
+    int furthest;        /* the latest step that one of its deaths was seen in */
+    bool waits;          /* to be started again, after: */
+    run_end_t end;
+    char why[320];
+} run_rank_t;
 
 typedef struct run_verdict {
     double grace_seconds;
     int respawn, respawned; /* how many ranks may be started again, and how many were told to be */
     int replaced;           /* how many of them were said to have been */
     bool closing;           /* nobody is started any more */
+    run_rank_t *ranks;      /* with respawn */
+    int count, waiting;     /* ranks; those that wait to be started again */
     int code;               /* of the first rank that failed; 0: none so far */
     bool seen;              /* `first` is it, unless a better one comes until decide_ns */
     run_end_t first;
@@ -41,10 +64,19 @@ run_end_t run_end_of(const siginfo_t *info, int rank);
 /* "rank 3 (pid 17 on node2) was ended by signal 9 (Killed)" */
 void run_end_write(const run_end_t *end, char *text, size_t bytes);
 
-void run_verdict_open(run_verdict_t *v, const run_options_t *options);
+/* false: no memory, which was said. */
+bool run_verdict_open(run_verdict_t *v, const run_options_t *options);
 /* A rank that was ended by a signal may be started again, as long as nobody has ended by itself and
- * nobody has asked for the end. true: it counts as started again. */
+ * nobody has asked for the end. true: it counts as started again, and run_verdict_due says when.
+ */
 bool run_verdict_replace(run_verdict_t *v, const run_end_t *end);
+/* What run_site_hear has heard. */
+void run_verdict_hear(run_verdict_t *v, const char *text);
+typedef enum run_due { RUN_DUE_NOTHING, RUN_DUE_START, RUN_DUE_END } run_due_t;
+/* The next rank whose time has come, by its end: it is started again; or nobody takes its place.
+ * At once after its first death; later, and later each time, where it makes no progress in
+ * between. Who dies three times in the same operation is not started again. */
+run_due_t run_verdict_due(run_verdict_t *v, run_end_t *end_out);
 /* Says that it was. */
 void run_verdict_replaced(run_verdict_t *v, const run_end_t *end, pid_t pid);
 /* true, once: it is time to tell the ranks that nobody is started any more. */
