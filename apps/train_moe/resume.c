@@ -93,19 +93,28 @@ static dp_status_t register_history(trainer_t *t, history_t *h)
         status = register_job(t, rows[i].name, rows[i].memory, rows[i].dtype, rows[i].count, 0);
     if (status == DP_OK)
         status = register_job(t, "history.begun", &h->begun, DP_I64, 1, 1);
-    return status == DP_OK ? register_job(t, "run.job", &h->job, DP_I64, 1, 1) : status;
+    return status;
 }
 
-/* What the newest checkpoint says under a name. */
+/* The newest that can be opened. */
+static dp_status_t open_newest(const char *folder, dp_checkpoint_t **checkpoint_out)
+{
+    uint64_t step = UINT64_MAX;
+    dp_status_t status;
+
+    while ((status = dp_checkpoint_newest(folder, step, &step)) == DP_OK)
+        if (dp_checkpoint_open(folder, step, checkpoint_out) == DP_OK)
+            return DP_OK;
+    return status;
+}
+
+/* What it says under a name. */
 static dp_status_t read_newest(const char *folder, const char *name, int64_t *values, size_t bytes)
 {
     dp_checkpoint_t *checkpoint;
-    uint64_t step;
-    dp_status_t status = dp_checkpoint_newest(folder, UINT64_MAX, &step);
+    dp_status_t status = open_newest(folder, &checkpoint);
     int64_t i;
 
-    if (status == DP_OK)
-        status = dp_checkpoint_open(folder, step, &checkpoint);
     if (status != DP_OK)
         return status;
     i = dp_checkpoint_find(checkpoint, name);
@@ -117,10 +126,14 @@ static dp_status_t read_newest(const char *folder, const char *name, int64_t *va
 
 bool checkpoint_is_ours(const options_t *options, uint64_t job)
 {
-    int64_t there;
+    dp_checkpoint_t *checkpoint;
+    bool ours;
 
-    return *options->checkpoint != '\0' &&
-           read_newest(options->checkpoint, "run.job", &there, sizeof(there)) == DP_OK && (uint64_t)there == job;
+    if (*options->checkpoint == '\0' || open_newest(options->checkpoint, &checkpoint) != DP_OK)
+        return false;
+    ours = dp_checkpoint_run(checkpoint) == job;
+    dp_checkpoint_close(checkpoint);
+    return ours;
 }
 
 /* What a run cannot change and still be the one that it takes the place of. A checkpoint that
@@ -178,7 +191,6 @@ dp_status_t checkpoint_register(trainer_t *t, history_t *h)
 dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
 {
     const options_t *o = t->options;
-    const int64_t job = h->job;
     int64_t step = 0;
     dp_status_t status = compare_run(t, h->run);
 
@@ -194,7 +206,6 @@ dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
     if (dp_group_rank(t->group) == 0 && !o->quiet)
         printf(step > 0 ? "resumed after %lld steps from %s\n" : "begun at step %lld: no checkpoint is in %s\n",
                (long long)step, o->checkpoint);
-    h->job = job; /* saves are ours from now on */
     *step_out = h->begun = step;
     return DP_OK;
 }

@@ -476,7 +476,6 @@ static dp_status_t run_open(session_t *s)
         s->options.resume || (s->environment.again && checkpoint_is_ours(&s->options, s->environment.job)) ? -1 : 0;
     dp_status_t status;
 
-    s->history.job = (int64_t)s->environment.job;
     status = checkpoint_register(&s->trainer, &s->history);
     if (status == DP_OK)
         status = get_ready(s, DP_OK, &step);

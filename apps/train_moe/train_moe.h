@@ -14,7 +14,6 @@ enum { RUN_FACTS = 3 };
 /* What happened so far; the same on every rank. */
 typedef struct history {
     int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text */
-    int64_t job;            /* the launcher's */
     int64_t steps, nvalid;
     int64_t begun;        /* steps of the checkpoint that was read last */
     double *loss, *norm;  /* [steps] */
@@ -51,9 +50,9 @@ dp_status_t partition_layers(const options_t *options, const text_t *text, dp_gr
 
 /* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins
  * where there is none; *step_out: the step to go on with. begin: makes ready for saving, before
- * step `step`. save: after `steps` steps, where --every says so or they are the
- * last ones. is_ours: the newest one was saved by this job of the launcher. All but register and
- * is_ours are collective. */
+ * step `step`. save: after `steps` steps, where --every says so or they are the last ones. is_ours:
+ * the newest one is of the run that this job of the launcher began. All but register and is_ours
+ * are collective. */
 dp_status_t checkpoint_register(trainer_t *trainer, history_t *history);
 dp_status_t checkpoint_load(trainer_t *trainer, history_t *history, int64_t *step_out);
 dp_status_t checkpoint_begin(trainer_t *trainer, int64_t step);

@@ -17,7 +17,9 @@
  * Every byte is under a digest (XXH64), against accidents. The head of a file has the digests of
  * its tensors, the index those of the heads and one of itself. A file that was changed, cut off or
  * left out is DP_ERR_INVALID; the message names file and tensor. Format:
- * https://github.com/huggingface/safetensors */
+ * https://github.com/huggingface/safetensors
+ *
+ * Since 0.2: dp_checkpoint_run. */
 #ifndef DUALPIPE_CHECKPOINT_H
 #define DUALPIPE_CHECKPOINT_H
 
@@ -38,6 +40,11 @@ DP_API DP_CHECKED dp_status_t dp_checkpoint_newest(const char *folder, uint64_t 
 DP_API DP_CHECKED dp_status_t dp_checkpoint_open(const char *folder, uint64_t step, dp_checkpoint_t **checkpoint_out);
 /** Closes a checkpoint. NULL is allowed. [any] */
 DP_API void dp_checkpoint_close(dp_checkpoint_t *checkpoint);
+
+/** The run that saved it: a number that is random for each run and stays its own over all jobs that
+ *  go on from its checkpoints. Where `dualpipe run` began it: dp_group_environment_t.job of that
+ *  job. 0: it was saved by a version before 0.2. [any] */
+DP_API uint64_t dp_checkpoint_run(const dp_checkpoint_t *checkpoint);
 
 /** A tensor of a checkpoint. Names belong to the checkpoint. */
 typedef struct dp_checkpoint_tensor_t {

@@ -11,12 +11,15 @@
 
 #define DIGESTS "\"xxh64\":\""
 
-static void write_json(dp__text_t *text, uint64_t step, dp__tensor_t *tensors, uint32_t n, uint32_t parameters)
+static void write_json(dp__text_t *text, uint64_t step, dp__origin_t origin, dp__tensor_t *tensors, uint32_t n,
+                       uint32_t parameters)
 {
     uint64_t at = 0;
 
-    dp__text_add(text, "{\"__metadata__\":{\"dualpipe\":\"1\",\"step\":\"%" PRIu64 "\",\"parameters\":\"%u\"," DIGESTS,
-                 step, parameters);
+    dp__text_add(text,
+                 "{\"__metadata__\":{\"dualpipe\":\"1\",\"step\":\"%" PRIu64
+                 "\",\"parameters\":\"%u\",\"run\":\"%016" PRIx64 "\",\"writer\":\"%016" PRIx64 "\"," DIGESTS,
+                 step, parameters, origin.run, origin.writer);
     for (uint32_t i = 0; i < n; i++)
         dp__text_add(text, "%0*d", DP__DIGEST_DIGITS, 0);
     dp__text_add(text, "\"}");
@@ -33,14 +36,14 @@ static void write_json(dp__text_t *text, uint64_t step, dp__tensor_t *tensors, u
     dp__text_add(text, "}");
 }
 
-dp_status_t dp__header_make(uint64_t step, dp__tensor_t *tensors, uint32_t n, uint32_t parameters, char **bytes_out,
-                            size_t *size_out)
+dp_status_t dp__header_make(uint64_t step, dp__origin_t origin, dp__tensor_t *tensors, uint32_t n, uint32_t parameters,
+                            char **bytes_out, size_t *size_out)
 {
     dp__text_t text = {0};
     uint64_t length;
 
     dp__text_add(&text, "%*s", DP__LENGTH_BYTES, "");
-    write_json(&text, step, tensors, n, parameters);
+    write_json(&text, step, origin, tensors, n, parameters);
     dp__text_add(&text, "%*s", (int)(-text.bytes % DP__DATA_ALIGNMENT), "");
     if (text.failed || text.bytes > DP__HEAD_MOST) {
         const size_t bytes = text.bytes;

@@ -7,6 +7,8 @@
  *   "dualpipe"    "1", the version of what this list says
  *   "step"        the step that they were saved after
  *   "parameters"  how many of the tensors, the first of the file, are parameters
+ *   "run"         16 hexadecimal digits: the run that saved them, see dp_checkpoint_run
+ *   "writer"      the same form: drawn by the job each time that it makes ready for saving
  *   "xxh64"       16 hexadecimal digits for each tensor, in their order in the file: the digest of
  *                 its bytes */
 #ifndef DP_CHECKPOINT_HEADER_H
@@ -30,20 +32,26 @@ typedef struct dp__tensor {
     uint64_t digest;
 } dp__tensor_t;
 
+/* Whose a file is; 0: it was saved before files said so. */
+typedef struct dp__origin {
+    uint64_t run, writer;
+} dp__origin_t;
+
 typedef struct dp__header {
     char *text;            /* the JSON, chopped up: names point into it */
     uint32_t length;       /* of the JSON, bytes */
     dp__tensor_t *tensors; /* [n] by `begin`: no hole between them, and none before the first */
     uint32_t n, parameters;
     uint64_t step, data_bytes;
+    dp__origin_t origin;
     uint64_t digest; /* of length and JSON */
 } dp__header_t;
 
 /* Makes the bytes of a head: length, JSON, spaces up to the alignment. names, dtypes and counts of
  * tensors [n] are looked at; begin and end are filled in. The digests are zeros until
  * dp__header_sign. The caller frees *bytes_out. */
-dp_status_t dp__header_make(uint64_t step, dp__tensor_t *tensors, uint32_t n, uint32_t parameters, char **bytes_out,
-                            size_t *size_out);
+dp_status_t dp__header_make(uint64_t step, dp__origin_t origin, dp__tensor_t *tensors, uint32_t n, uint32_t parameters,
+                            char **bytes_out, size_t *size_out);
 /* Puts the tensors' digests into the bytes. */
 void dp__header_sign(char *bytes, const dp__tensor_t *tensors, uint32_t n);
 

@@ -23,17 +23,19 @@ typedef struct reading {
 
 static bool read_metadata(reading_t *r)
 {
-    static const char *const names[] = {"dualpipe", "step", "parameters", "xxh64"};
-    uint64_t *const numbers[] = {&r->version, &r->header->step, &r->parameters};
+    static const char *const names[] = {"dualpipe", "step", "parameters", "xxh64", "run", "writer"};
+    uint64_t *const numbers[] = {&r->version, &r->header->step,       &r->parameters,
+                                 NULL,        &r->header->origin.run, &r->header->origin.writer};
     bool first = true;
     char *key, *value;
 
     while (dp__json_member(&r->json, &first, &key)) {
         if (!dp__json_string(&r->json, &value))
             return false;
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 6; i++)
             if (strcmp(key, names[i]) == 0) {
-                if ((r->seen & 1 << i) != 0 || (i < 3 && !dp__decimal(value, numbers[i])))
+                if ((r->seen & 1 << i) != 0 || (i < 3 && !dp__decimal(value, numbers[i])) ||
+                    (i > 3 && !dp__digits(value, numbers[i])))
                     return dp__json_fail(&r->json, "metadata that cannot be");
                 r->seen |= 1 << i;
                 r->digests = i == 3 ? value : r->digests;
@@ -174,10 +176,11 @@ static dp_status_t check_metadata(const reading_t *r)
 {
     dp__header_t *h = r->header;
 
-    if (r->seen != 15 || r->version != 1)
-        return dp_fail(DP_ERR_INVALID, r->seen != 15 ? "no checkpoint of ours: its __metadata__ lacks dualpipe, step, "
-                                                       "parameters or xxh64"
-                                                     : "a checkpoint of a later version");
+    if ((r->seen & 15) != 15 || r->version != 1)
+        return dp_fail(DP_ERR_INVALID, (r->seen & 15) != 15
+                                           ? "no checkpoint of ours: its __metadata__ lacks dualpipe, step, "
+                                             "parameters or xxh64"
+                                           : "a checkpoint of a later version");
     h->parameters = (uint32_t)r->parameters;
     if (r->parameters > h->n || strlen(r->digests) != (size_t)h->n * DP__DIGEST_DIGITS)
         return dp_fail(DP_ERR_INVALID, "its __metadata__ is of another number of tensors");

@@ -23,8 +23,8 @@ dp_status_t dp__index_make(const dp__index_t *index, char **text_out, size_t *by
 
     dp__text_add(&text,
                  "{\n\"metadata\": {\"total_size\": %" PRIu64 ", \"dualpipe\": \"1\", \"step\": \"%" PRIu64
-                 "\", " DIGEST ZEROS "\",\n\"heads\": {",
-                 index->total_size, index->step);
+                 "\", \"run\": \"%016" PRIx64 "\", " DIGEST ZEROS "\",\n\"heads\": {",
+                 index->total_size, index->step, index->run);
     for (uint32_t i = 0; i < index->nheads; i++) {
         char digits[DP__DIGEST_DIGITS];
 
@@ -49,6 +49,9 @@ dp_status_t dp__index_make(const dp__index_t *index, char **text_out, size_t *by
 }
 
 /* ---- reading ---- */
+
+/* Beside the bits of the metadata's members. */
+enum { METADATA = 64, MAP = 128, NEEDED = 31 | METADATA | MAP };
 
 typedef struct reading {
     dp__json_t json;
@@ -109,24 +112,32 @@ static bool read_step_number(dp__json_t *json, uint64_t *number)
            (dp__decimal(value, number) || dp__json_fail(json, "metadata that cannot be"));
 }
 
+static bool read_run(dp__json_t *json, uint64_t *run)
+{
+    char *value;
+
+    return dp__json_string(json, &value) && (dp__digits(value, run) || dp__json_fail(json, "metadata that cannot be"));
+}
+
 static bool read_metadata(reading_t *r)
 {
     bool first = true;
     char *key, *value;
 
     while (dp__json_member(&r->json, &first, &key)) {
-        static const char *const names[] = {"total_size", "dualpipe", "step", "xxh64", "heads"};
+        static const char *const names[] = {"total_size", "dualpipe", "step", "xxh64", "heads", "run"};
         int which = 0;
 
-        while (which < 5 && strcmp(key, names[which]) != 0)
+        while (which < 6 && strcmp(key, names[which]) != 0)
             which++;
-        if (which == 5 || (r->seen & 1 << which) != 0)
+        if (which == 6 || (r->seen & 1 << which) != 0)
             return dp__json_fail(&r->json, "no checkpoint of ours: its metadata has other members");
         r->seen |= 1 << which;
         if (!(which == 0   ? dp__json_number(&r->json, &r->index->total_size)
               : which == 1 ? read_step_number(&r->json, &r->version)
               : which == 2 ? read_step_number(&r->json, &r->index->step)
               : which == 3 ? dp__json_string(&r->json, &value)
+              : which == 5 ? read_run(&r->json, &r->index->run)
                            : read_heads(r)))
             return false;
     }
@@ -141,11 +152,11 @@ static bool read_index(reading_t *r)
     while (dp__json_member(&r->json, &first, &key)) {
         int bit;
 
-        bit = strcmp(key, "metadata") == 0 ? 32 : strcmp(key, "weight_map") == 0 ? 64 : 0;
+        bit = strcmp(key, "metadata") == 0 ? METADATA : strcmp(key, "weight_map") == 0 ? MAP : 0;
         if (bit == 0 || (r->seen & bit) != 0)
             return dp__json_fail(&r->json, "an index has metadata and weight_map, once each");
         r->seen |= bit;
-        if (!(bit == 32 ? read_metadata(r) : read_map(r)))
+        if (!(bit == METADATA ? read_metadata(r) : read_map(r)))
             return false;
     }
     return dp__json_end(&r->json);
@@ -178,7 +189,7 @@ dp_status_t dp__index_parse(char *text, size_t bytes, dp__index_t *index_out)
     DO(check_digest(text, bytes));
     if (!read_index(&r))
         return dp__json_status(&r.json, "it");
-    if (r.seen != 127)
+    if ((r.seen & NEEDED) != NEEDED)
         return dp_fail(DP_ERR_INVALID, "no checkpoint of ours: metadata or weight_map is not there, or not all of it");
     return r.version == 1 ? DP_OK : dp_fail(DP_ERR_INVALID, "a checkpoint of a later version");
 }

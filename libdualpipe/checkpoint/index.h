@@ -4,7 +4,7 @@
  * is.
  *
  *     {"metadata": {"total_size": 123, "dualpipe": "1", "step": "100",
- *                   "xxh64": "<digest of this file>",
+ *                   "run": "<16 hexadecimal digits>", "xxh64": "<digest of this file>",
  *                   "heads": {"model-00001-of-00002.safetensors": "<digest of its head>", ...}},
  *      "weight_map": {"<tensor>": "model-00001-of-00002.safetensors", ...}}
  *
@@ -28,6 +28,7 @@ typedef struct dp__index_head {
 typedef struct dp__index {
     char *text; /* chopped up: names point into it */
     uint64_t step, total_size;
+    uint64_t run; /* 0: it was saved before indexes said so */
     uint32_t nheads, nentries;
     dp__index_head_t *heads;
     dp__index_entry_t *entries;

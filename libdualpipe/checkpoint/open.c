@@ -19,14 +19,15 @@ int dp__places_by_name(const void *a, const void *b)
     return strcmp(((const dp__place_t *)a)->tensor->name, ((const dp__place_t *)b)->tensor->name);
 }
 
-static dp_status_t read_index(dp_checkpoint_t *c)
+dp_status_t dp__index_read(const char *folder, dp__index_t *index_out)
 {
     char path[DP__PATH_BYTES], *text;
     uint64_t bytes;
     int fd;
     dp_status_t status = DP_OK;
 
-    DO(dp__path(path, c->folder, DP__INDEX_NAME));
+    *index_out = (dp__index_t){0};
+    DO(dp__path(path, folder, DP__INDEX_NAME));
     DO(dp__file_open(path, &fd, &bytes));
     text = bytes <= DP__INDEX_MOST ? dp__allocate(bytes + 1, 16) : NULL;
     if (text == NULL)
@@ -39,7 +40,7 @@ static dp_status_t read_index(dp_checkpoint_t *c)
         dp__free(text);
         return status;
     }
-    status = dp__index_parse(text, bytes, &c->index);
+    status = dp__index_parse(text, bytes, index_out);
     return status < 0 ? dp__blame_file(status, path) : status;
 }
 
@@ -114,7 +115,7 @@ static dp_status_t open_all(dp_checkpoint_t *c, const char *folder, uint64_t ste
 
     dp__step_name(name, step, false);
     DO(dp__path(c->folder, folder, name));
-    DO(read_index(c));
+    DO(dp__index_read(c->folder, &c->index));
     if (c->index.step != step)
         return dp_fail(DP_ERR_INVALID, "%s: the index is of step %" PRIu64, c->folder, c->index.step);
     DO(read_heads(c));

@@ -44,12 +44,13 @@ typedef struct collected {
     dp__index_t index;
 } collected_t;
 
-static dp_status_t collect_heads(collected_t *c, const char *path, uint64_t step, int32_t ranks)
+static dp_status_t collect_heads(collected_t *c, const char *path, uint64_t step, dp__origin_t origin, int32_t ranks)
 {
     c->index.heads = dp__calloc((size_t)ranks, sizeof(*c->index.heads));
     if (!dp__arrays(DP__ARRAY(c->headers, ranks), DP__ARRAY(c->names, ranks)) || c->index.heads == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for the heads of %d files", path, ranks);
     c->index.step = step;
+    c->index.run = origin.run;
     for (int32_t r = 0; r < ranks; r++) {
         char file[DP__PATH_BYTES];
 
@@ -58,6 +59,8 @@ static dp_status_t collect_heads(collected_t *c, const char *path, uint64_t step
         DO(dp__head_read(file, &c->headers[r]));
         if (c->headers[r].step != step)
             return dp_fail(DP_ERR_INVALID, "%s: of another step", file);
+        if (c->headers[r].origin.run != origin.run || c->headers[r].origin.writer != origin.writer)
+            return dp_fail(DP_ERR_INVALID, "%s: another job has written it", file);
         c->index.heads[c->index.nheads++] = (dp__index_head_t){c->names[r], c->headers[r].digest};
         c->index.nentries += c->headers[r].n;
         c->index.total_size += c->headers[r].data_bytes;
@@ -104,10 +107,10 @@ static dp_status_t write_index(const collected_t *c, const char *folder)
     return status < 0 ? status : dp__folder_sync(folder);
 }
 
-static dp_status_t index_all(const char *path, uint64_t step, int32_t ranks)
+static dp_status_t index_all(const char *path, uint64_t step, dp__origin_t origin, int32_t ranks)
 {
     collected_t c = {0};
-    dp_status_t status = collect_heads(&c, path, step, ranks);
+    dp_status_t status = collect_heads(&c, path, step, origin, ranks);
 
     if (status >= 0)
         status = list_tensors(&c, path);
@@ -120,13 +123,29 @@ static dp_status_t index_all(const char *path, uint64_t step, int32_t ranks)
     return status;
 }
 
-dp_status_t dp__checkpoint_publish(const char *folder, uint64_t step, int32_t ranks)
+/* Of the checkpoint in a folder; 0: none, or none that says so. */
+static dp_status_t find_run(const char *path, uint64_t *run_out)
+{
+    dp__index_t index;
+    const dp_status_t status = dp__index_read(path, &index);
+
+    *run_out = status >= 0 ? index.run : 0;
+    dp__index_free(&index);
+    return status == DP_ERR_NOMEM ? status : DP_OK;
+}
+
+dp_status_t dp__checkpoint_publish(const char *folder, uint64_t step, dp__origin_t origin, int32_t ranks)
 {
     char partial[DP__PATH_BYTES], path[DP__PATH_BYTES];
+    uint64_t run = 0;
 
     DO(path_of(partial, folder, step, true));
     DO(path_of(path, folder, step, false));
-    DO(index_all(partial, step, ranks));
+    if (access(path, F_OK) == 0)
+        DO(find_run(path, &run));
+    if (run != 0 && run != origin.run)
+        return dp_fail(DP_ERR_INVALID, "%s is there already, of another run", path);
+    DO(index_all(partial, step, origin, ranks));
     DO(dp__folder_publish(partial, path));
     DO(dp__folder_sync(folder));
     return dp__folder_remove(partial); /* what had the name before */
@@ -210,15 +229,20 @@ static dp_status_t retire_step(const char *folder, uint64_t step)
     return dp__folder_remove(partial);
 }
 
-dp_status_t dp__checkpoint_keep(const char *folder, uint64_t step, int32_t keep)
+dp_status_t dp__checkpoint_keep(const char *folder, uint64_t step, uint64_t run, int32_t keep)
 {
-    dp_status_t status = DP_OK;
-    uint64_t at = step + 1;
+    char path[DP__PATH_BYTES];
+    uint64_t at = step + 1, whose;
+    dp_status_t status;
 
-    for (int32_t n = 0; keep > 0 && status == DP_OK; n++) {
+    for (int32_t n = 0; keep > 0;) {
         status = dp_checkpoint_newest(folder, at, &at);
-        if (status == DP_OK && n >= keep)
-            status = retire_step(folder, at);
+        if (status != DP_OK)
+            return status < 0 ? status : DP_OK;
+        DO(path_of(path, folder, at, false));
+        DO(find_run(path, &whose));
+        if (whose == run && ++n > keep)
+            DO(retire_step(folder, at));
     }
-    return status < 0 ? status : DP_OK;
+    return DP_OK;
 }

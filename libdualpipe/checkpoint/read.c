@@ -18,6 +18,11 @@
 
 enum { BLOCK = 1 << 20 };
 
+uint64_t dp_checkpoint_run(const dp_checkpoint_t *c)
+{
+    return c->index.run;
+}
+
 uint32_t dp_checkpoint_count(const dp_checkpoint_t *c)
 {
     return c->count;

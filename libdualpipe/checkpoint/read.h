@@ -41,6 +41,10 @@ typedef dp_status_t (*dp__piece_fn)(void *user, size_t at, const void *data, siz
 dp_status_t dp__checkpoint_stream(dp_checkpoint_t *checkpoint, uint32_t i, void *buffer, size_t room, dp__piece_fn take,
                                   void *user);
 
+/* Reads and checks the index of a checkpoint's folder. Errors name it; dp__index_free in any
+ * case. */
+dp_status_t dp__index_read(const char *folder, dp__index_t *index_out);
+
 /* Reads and checks the head of a file. Errors name it; dp__header_free in any case. */
 dp_status_t dp__head_read(const char *path, dp__header_t *header_out);
 

@@ -62,6 +62,11 @@ bool dp__digest_get(const char digits[DP__DIGEST_DIGITS], uint64_t *digest_out)
     return true;
 }
 
+bool dp__digits(const char *text, uint64_t *number_out)
+{
+    return strlen(text) == DP__DIGEST_DIGITS && dp__digest_get(text, number_out);
+}
+
 bool dp__decimal(const char *text, uint64_t *number_out)
 {
     char copy[24];

@@ -16,6 +16,8 @@ enum {
 bool dp__name_is_good(const char *name);
 void dp__digest_put(char digits[DP__DIGEST_DIGITS], uint64_t digest);
 bool dp__digest_get(const char digits[DP__DIGEST_DIGITS], uint64_t *digest_out);
+/* The same for a whole string. */
+bool dp__digits(const char *text, uint64_t *number_out);
 /* Of a number in a string: digits alone. */
 bool dp__decimal(const char *text, uint64_t *number_out);
 /* As safetensors has it; "" for one that it has not. */

@@ -53,7 +53,7 @@ static dp_status_t write_file(const dp__write_t *w, const char *path)
     dp_status_t status = DP_OK;
     int fd;
 
-    DO(dp__header_make(w->step, w->tensors, w->n, w->parameters, &head, &head_bytes));
+    DO(dp__header_make(w->step, w->origin, w->tensors, w->n, w->parameters, &head, &head_bytes));
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         dp__free(head);

@@ -14,6 +14,7 @@
 typedef struct dp__write {
     const char *folder; /* of all checkpoints; is there */
     uint64_t step;
+    dp__origin_t origin;
     int32_t rank, ranks;
     dp__tensor_t *tensors; /* [n]; names, dtypes and counts; the rest is filled in */
     uint32_t n, parameters;
@@ -24,12 +25,14 @@ typedef struct dp__write {
 dp_status_t dp__checkpoint_write(const dp__write_t *write);
 /* Whether the files of all ranks have their names. */
 bool dp__checkpoint_written(const char *folder, uint64_t step, int32_t ranks);
-dp_status_t dp__checkpoint_publish(const char *folder, uint64_t step, int32_t ranks);
+/* Of files of this origin alone, and never in the place of another run's checkpoint. */
+dp_status_t dp__checkpoint_publish(const char *folder, uint64_t step, dp__origin_t origin, int32_t ranks);
 /* Removes a checkpoint that did not become complete. */
 dp_status_t dp__checkpoint_discard(const char *folder, uint64_t step);
 /* Removes all of them: what earlier runs have left. */
 dp_status_t dp__checkpoint_clean(const char *folder);
-/* Removes complete ones, but for the `keep` newest up to `step`; later ones stay. */
-dp_status_t dp__checkpoint_keep(const char *folder, uint64_t step, int32_t keep);
+/* Removes complete ones of the run, but for the `keep` newest up to `step`. Later ones stay, and so
+ * does what is not known to be the run's. */
+dp_status_t dp__checkpoint_keep(const char *folder, uint64_t step, uint64_t run, int32_t keep);
 
 #endif

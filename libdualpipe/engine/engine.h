@@ -117,6 +117,7 @@ struct dp_pipeline {
     /* shards: nobody has said since the latest training step that they may go to the others */
     bool ungathered;
     dp__saving_t *saving; /* NULL: nothing is saved */
+    uint64_t run_id;      /* dp_checkpoint_run, 0: none yet */
     int folder_lock;      /* descriptor (checkpoint/lock.h), -1: none; outlives an epoch */
     dp__run_t run;
 };

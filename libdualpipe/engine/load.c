@@ -186,6 +186,8 @@ static dp_status_t load_step(loading_t *l, const char *folder, uint64_t step)
     status = dp__agree(l->p, status, what);
     if (status >= 0)
         status = check_rest(l);
+    if (status >= 0)
+        l->p->run_id = dp_checkpoint_run(l->checkpoint);
     dp_checkpoint_close(l->checkpoint);
     l->checkpoint = NULL;
     return status;

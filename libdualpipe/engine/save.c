@@ -11,9 +11,11 @@
 #include "engine/saving.h"
 #include "group/group.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #define GATHER_NS 10000000  /* between two looks for the others' files */
@@ -81,8 +83,8 @@ static dp_status_t publish(dp__saving_t *s)
         dp__nap(GATHER_NS);
     }
     DO(take_lock(s, false)); /* somebody may have removed the folder, and another job made it */
-    status = dp__checkpoint_publish(s->folder, s->step, s->ranks);
-    if (status >= 0 && dp__checkpoint_keep(s->folder, s->step, s->keep) < 0)
+    status = dp__checkpoint_publish(s->folder, s->step, s->origin, s->ranks);
+    if (status >= 0 && dp__checkpoint_keep(s->folder, s->step, s->origin.run, s->keep) < 0)
         dp_log(DP_LOG_WARN, "checkpoint", "old checkpoints cannot be removed: %s", dp_last_error());
     return status;
 }
@@ -92,6 +94,7 @@ static dp_status_t write_snapshot(dp__saving_t *s)
     const dp__write_t write = {
         .folder = s->folder,
         .step = s->step,
+        .origin = s->origin,
         .rank = s->rank,
         .ranks = s->ranks,
         .tensors = s->snapshot.tensors,
@@ -202,10 +205,6 @@ static dp_status_t take_options(const dp_pipeline_t *p, const dp_save_options_t 
 
 static dp_status_t prepare_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_save_options_t *options)
 {
-    char host[DP__HOST_BYTES];
-
-    dp__host_name(host);
-    snprintf(s->who, sizeof(s->who), "process %d on %s\n", (int)getpid(), host);
     s->folder_lock = &p->folder_lock;
     s->keep = options->keep;
     s->rank = dp_group_rank(p->group);
@@ -217,25 +216,54 @@ static dp_status_t prepare_saving(dp_pipeline_t *p, dp__saving_t *s, const dp_sa
 
 /* What a rank says before it saves. */
 typedef struct claim {
-    int32_t held; /* it has the folder's lock since before a recovery */
+    uint64_t held;      /* it has the folder's lock since before a recovery */
+    uint64_t run;       /* whose state it has, 0: it does not know */
+    dp__origin_t fresh; /* what they are where nobody knows */
 } claim_t;
 
-/* Collective. Whether ranks of this job have the folder's lock. */
-static dp_status_t ask_held(dp_pipeline_t *p, const char *folder, bool *held_out)
+static dp_status_t make_claim(const dp_pipeline_t *p, const char *folder, claim_t *claim_out)
 {
-    const claim_t mine = {dp__lock_is_there(folder, p->folder_lock)};
-    dp_status_t status;
-    claim_t *all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
+    dp_group_environment_t environment = {.struct_size = sizeof(environment)};
 
-    *held_out = false;
-    for (int32_t r = 0; all != NULL && r < dp_group_size(p->group); r++)
+    *claim_out = (claim_t){.held = dp__lock_is_there(folder, p->folder_lock), .run = p->run_id};
+    DO(dp_group_environment(&environment));
+    if (getrandom(&claim_out->fresh, sizeof(claim_out->fresh), 0) != sizeof(claim_out->fresh))
+        return dp_fail(DP_ERR_IO, "no random numbers: %s", strerror(errno));
+    if (environment.job != 0)
+        claim_out->fresh.run = environment.job;
+    return DP_OK;
+}
+
+/* Collective. Whose the checkpoints are, and whether ranks of this job have the folder's lock. */
+static dp_status_t settle_origin(dp_pipeline_t *p, dp__saving_t *s, const claim_t *mine, bool *held_out)
+{
+    dp_status_t status;
+    claim_t *all = dp__ask_ranks(p, mine, sizeof(*mine), &status);
+
+    if (all == NULL)
+        return status;
+    p->run_id = 0;
+    for (int32_t r = 0; r < s->ranks; r++) {
         *held_out |= all[r].held != 0;
+        p->run_id = p->run_id != 0 ? p->run_id : all[r].run;
+    }
+    p->run_id = p->run_id != 0 ? p->run_id : all[0].fresh.run;
+    s->origin = (dp__origin_t){p->run_id, all[0].fresh.writer};
     dp__free(all);
-    return status;
+    return DP_OK;
+}
+
+static void name_writer(dp__saving_t *s)
+{
+    char host[DP__HOST_BYTES];
+
+    dp__host_name(host);
+    snprintf(s->who, sizeof(s->who), "process %d on %s, run %016" PRIx64 "\n", (int)getpid(), host, s->origin.run);
 }
 
 static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, bool held)
 {
+    name_writer(s);
     if (s->rank == 0) {
         DO(take_lock(s, held));
         DO(dp__checkpoint_clean(s->folder));
@@ -247,15 +275,18 @@ dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *opt
 {
     dp_save_options_t own;
     dp__saving_t *s;
+    claim_t claim;
     dp_status_t status;
-    bool held;
+    bool held = false;
 
     DO(take_options(p, options, &own));
     s = dp__calloc(1, sizeof(*s));
     status = s != NULL ? prepare_saving(p, s, &own) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
+    if (status >= 0)
+        status = make_claim(p, s->folder, &claim);
     status = dp__agree(p, status, "cannot save");
     if (status >= 0)
-        status = ask_held(p, s->folder, &held);
+        status = settle_origin(p, s, &claim, &held);
     if (status >= 0)
         status = dp__agree(p, start_saving(p, s, held), "cannot save");
     if (status >= 0 && pthread_create(&s->thread, NULL, write_all, s) != 0)

@@ -69,6 +69,7 @@ struct dp__saving {
     char folder[DP__PATH_BYTES];
     char who[256];    /* what this rank writes into the folder's lock */
     int *folder_lock; /* the pipeline's */
+    dp__origin_t origin;
     int32_t keep, rank, ranks;
     uint64_t step; /* of the latest save */
     dp__snapshot_t snapshot;

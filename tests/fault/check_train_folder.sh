@@ -61,6 +61,35 @@ done
 ranks 2 $common --checkpoint "$folder" --steps 5
 expect 2 err "$folder has a checkpoint after [0-9]* steps: --resume goes on with it" 'a folder of a job that was killed'
 
+# A run keeps its id over all jobs that go on with it, and --keep counts and removes its own checkpoints alone.
+run_of() { sed -n 's/.*"run": "\([0-9a-f]*\)".*/\1/p' "$1/model.safetensors.index.json"; }
+rm -rf "$folder" "$work/foreign"
+ranks 2 $common --checkpoint "$folder" --steps 15
+ranks 2 $common --checkpoint "$work/foreign" --steps 5
+run=$(run_of "$folder/step-00000010")
+[ -n "$run" ] && [ "$run" = "$(run_of "$folder/step-00000015")" ] || complain "two steps of a run say \"$run\" and another run"
+[ "$run" != "$(run_of "$work/foreign/step-00000005")" ] || complain "two runs have the same id"
+rm -rf "$folder/step-00000015"
+cp -r "$work/foreign/step-00000005" "$folder/"
+ranks 2 $common --checkpoint "$folder" --steps 15 --resume --keep 1
+[ "$run" = "$(run_of "$folder/step-00000015")" ] || complain "a run that goes on has another id"
+[ "$(ls "$folder" | tr '\n' ' ')" = 'step-00000005 step-00000015 ' ] || complain "--keep 1 left $(ls "$folder")"
+
+# Who takes away the lock from below a job: the job notices it at its next save.
+rm -rf "$folder"
+begin robbed
+rm "$folder/.lock"
+(flock -x 9 && exec sleep 1000) 9>"$folder/.lock" &
+thief=$!
+tries=$((1500 * scale))
+until grep -q "was not saved: rank 0: another job saves into $folder" "$work/first" || [ "$tries" -eq 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.02
+done
+[ "$tries" -gt 0 ] || complain "a job whose lock was taken saves on: $(tail -n 3 "$work/first")"
+kill -KILL "$job" "$thief"
+wait "$job" "$thief" 2>/dev/null
+
 # Two that begin together: one trains to its end, the other is refused, and all that is there is of the first.
 for n in 1 2 3; do
     rm -rf "$folder"

@@ -25,6 +25,9 @@ static void saved_fill(uint64_t step, int rank, double values[SAVED_TENSORS * SA
         values[i] = (double)step * 1e6 + rank * 1e4 + i;
 }
 
+/* Whose the next ones are. */
+static dp__origin_t saved_origin = {11, 22};
+
 /* One rank's file. */
 static dp_status_t saved_write(const char *folder, uint64_t step, int rank)
 {
@@ -34,6 +37,7 @@ static dp_status_t saved_write(const char *folder, uint64_t step, int rank)
     dp__write_t write = {
         .folder = folder,
         .step = step,
+        .origin = saved_origin,
         .rank = rank,
         .ranks = SAVED_RANKS,
         .tensors = tensors,
@@ -55,7 +59,7 @@ static dp_status_t saved_all(const char *folder, uint64_t step)
 
     for (int r = 0; r < SAVED_RANKS && status >= 0; r++)
         status = saved_write(folder, step, r);
-    return status < 0 ? status : dp__checkpoint_publish(folder, step, SAVED_RANKS);
+    return status < 0 ? status : dp__checkpoint_publish(folder, step, saved_origin, SAVED_RANKS);
 }
 
 /* Opens it and reads every tensor. DP_OK: all is there; whatever is read must be of this step. */

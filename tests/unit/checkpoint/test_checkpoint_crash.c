@@ -211,7 +211,7 @@ START_TEST(a_power_cut)
         ck_assert_int_eq(saved_all(folder, (uint64_t)(step < 3 ? step : 2)),
                          DP_OK); /* the last takes the place of one */
         recorder_mark(step < 3 ? step : 2);
-        ck_assert_int_eq(dp__checkpoint_keep(folder, (uint64_t)step, 1), DP_OK);
+        ck_assert_int_eq(dp__checkpoint_keep(folder, (uint64_t)step, saved_origin.run, 1), DP_OK);
     }
     ck_assert_int_gt(nrecords, 60);
     for (int cut = 0; cut <= nrecords; cut++)
@@ -244,7 +244,7 @@ START_TEST(every_call_fails)
         recorder_fail(n, sticky, errors[n % 4]);
         status = saved_all(folder, 2);
         if (status >= 0)
-            status = dp__checkpoint_keep(folder, 2, 2);
+            status = dp__checkpoint_keep(folder, 2, saved_origin.run, 2);
         struck = recorder_failed();
         ck_assert_msg(status >= 0 || status == DP_ERR_IO, "call %ld: %s", n, dp_last_error());
         ck_assert_msg(status >= 0 || struck, "%s", dp_last_error());

@@ -62,7 +62,7 @@ START_TEST(written_and_read)
     ck_assert_int_eq(dp_checkpoint_newest(folder, UINT64_MAX, &step), DP_PENDING);
     ck_assert_int_eq(saved_write(folder, 7, 1), DP_OK);
     ck_assert(dp__checkpoint_written(folder, 7, SAVED_RANKS));
-    ck_assert_int_eq(dp__checkpoint_publish(folder, 7, SAVED_RANKS), DP_OK);
+    ck_assert_int_eq(dp__checkpoint_publish(folder, 7, saved_origin, SAVED_RANKS), DP_OK);
     ck_assert_int_eq(saved_read(folder, 7), DP_OK);
 
     ck_assert_int_eq(dp_checkpoint_open(folder, 7, &c), DP_OK);
@@ -107,13 +107,57 @@ START_TEST(the_newest_are_kept)
     ck_assert_uint_eq(step, 100);
     ck_assert_int_eq(dp_checkpoint_newest(folder, 100, &step), DP_OK);
     ck_assert_uint_eq(step, 20);
-    ck_assert_int_eq(dp__checkpoint_keep(folder, 20, 2), DP_OK);
+    ck_assert_int_eq(dp__checkpoint_keep(folder, 20, saved_origin.run, 2), DP_OK);
     ck_assert_int_eq(saved_read(folder, 100), DP_OK);
     ck_assert_int_eq(saved_read(folder, 20), DP_OK);
     ck_assert_int_eq(saved_read(folder, 7), DP_OK);
     ck_assert_int_eq(dp_checkpoint_newest(folder, 7, &step), DP_PENDING);
     /* what somebody else has put there is his, and said */
     ck_assert_int_eq(access(files_path(path, folder, ".step-00000003.partial/notes.txt"), F_OK), 0);
+    files_remove(folder);
+}
+END_TEST
+
+/* A file of another run, or of another job of the run, may come in between where nobody locks. */
+START_TEST(two_runs_never_mix)
+{
+    static const dp__origin_t ours = {11, 22}, others[] = {{12, 22}, {11, 23}, {0, 0}};
+    char folder[PATH_BYTES], path[PATH_BYTES];
+    dp_checkpoint_t *c;
+
+    files_folder(folder);
+    for (int i = 0; i < 3; i++) {
+        saved_origin = ours;
+        ck_assert_int_eq(saved_write(folder, 5, 0), DP_OK);
+        saved_origin = others[i];
+        ck_assert_int_eq(saved_write(folder, 5, 1), DP_OK);
+        saved_origin = ours;
+        ck_assert_int_eq(dp__checkpoint_publish(folder, 5, ours, SAVED_RANKS), DP_ERR_INVALID);
+        ck_assert_ptr_nonnull(strstr(dp_last_error(), "model-00002-of-00002.safetensors: another job has written it"));
+        ck_assert_int_eq(saved_read(folder, 5), DP_ERR_IO);
+    }
+
+    /* each run keeps its own, and none takes the place of another's */
+    for (uint64_t step = 1; step <= 6; step++) {
+        saved_origin.run = step % 3 == 0 ? 12 : 11;
+        ck_assert_int_eq(saved_all(folder, step), DP_OK);
+    }
+    saved_origin = (dp__origin_t){12, 24};
+    ck_assert_int_eq(saved_all(folder, 5), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "step-00000005 is there already, of another run"));
+    saved_origin = ours;
+    ck_assert_int_eq(dp__checkpoint_keep(folder, 6, 11, 1), DP_OK);
+    for (uint64_t step = 1; step <= 6; step++)
+        ck_assert_int_eq(saved_read(folder, step), step % 3 == 0 || step == 5 ? DP_OK : DP_ERR_IO);
+    ck_assert_int_eq(dp_checkpoint_open(folder, 6, &c), DP_OK);
+    ck_assert_uint_eq(dp_checkpoint_run(c), 12);
+    dp_checkpoint_close(c);
+
+    /* what is not known to be of the run stays, and may be replaced */
+    files_write(files_path(path, folder, "step-00000003/model.safetensors.index.json"), "", 0);
+    ck_assert_int_eq(dp__checkpoint_keep(folder, 6, 11, 1), DP_OK);
+    ck_assert_int_eq(saved_all(folder, 3), DP_OK);
+    ck_assert_int_eq(saved_read(folder, 3), DP_OK);
     files_remove(folder);
 }
 END_TEST
@@ -278,6 +322,9 @@ static const struct {
     {"{\"__metadata__\":{\"dualpipe\":\"1\",\"step\":\"3\",\"parameters\":\"1\",\"xxh64\":\"0123456789ABCDEF\"}," ONE
      "}",
      "digest is not in hexadecimal"},
+    {"{\"__metadata__\":{\"dualpipe\":\"1\",\"step\":\"3\",\"parameters\":\"1\",\"run\":\"12\",\"xxh64\":\"\"}," ONE
+     "}",
+     "metadata that cannot be"},
     {"{\"__metadata__\":{\"dualpipe\":1}," ONE "}", "a string is missing"},
     {"{" META ",\"w\":{\"dtype\":\"F16\",\"shape\":[4],\"data_offsets\":[0,8]}}", "dtype other than"},
     {"{" META ",\"w\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "not as long as"},
@@ -595,7 +642,7 @@ START_TEST(paths_that_are_too_long_are_refused_before_anything_is_done)
         ck_assert_int_eq(saved_write(folder, 1, 0), DP_ERR_INVALID);
         ck_assert_ptr_nonnull(strstr(dp_last_error(), "the path is too long"));
         ck_assert(!dp__checkpoint_written(folder, 1, SAVED_RANKS));
-        ck_assert_int_lt(dp__checkpoint_publish(folder, 1, SAVED_RANKS), 0);
+        ck_assert_int_lt(dp__checkpoint_publish(folder, 1, saved_origin, SAVED_RANKS), 0);
         ck_assert_int_lt(dp_checkpoint_open(folder, 1, &c), 0);
         ck_assert_ptr_null(c);
     }
@@ -669,7 +716,7 @@ START_TEST(files_of_another_step_are_not_published)
     files_path(from, folder, ".step-00000001.partial");
     files_path(to, folder, ".step-00000002.partial");
     ck_assert_int_eq(rename(from, to), 0);
-    ck_assert_int_eq(dp__checkpoint_publish(folder, 2, SAVED_RANKS), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__checkpoint_publish(folder, 2, saved_origin, SAVED_RANKS), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "of another step"));
     ck_assert_int_eq(dp__checkpoint_clean(folder), DP_OK);
     ck_assert_int_eq(rmdir(folder), 0); /* of what was half there nothing is left */
@@ -685,6 +732,7 @@ int main(void)
     SUITE_ADD(suite, digests);
     SUITE_ADD(suite, written_and_read);
     SUITE_ADD(suite, the_newest_are_kept);
+    SUITE_ADD(suite, two_runs_never_mix);
     SUITE_ADD(suite, one_job_saves_into_a_folder);
     SUITE_ADD(suite, a_killed_job_saves_no_more);
     SUITE_ADD(suite, senseless_calls_are_refused);

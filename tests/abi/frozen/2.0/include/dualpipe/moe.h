@@ -68,9 +68,11 @@ typedef struct dp_moe_config {
     uint32_t expert_hidden;  /* f */
     uint32_t shared_experts; /* 0: none */
     dp_gate_t gate;
-    uint32_t normalize; /* 1: chosen weights sum to `scale` */
-    float scale;        /* 0: 1 */
-    float aux_alpha;    /* 0: no auxiliary loss */
+    /* 1: chosen weights sum to `scale`. Not with top_k 1: the one weight is then `scale` whatever
+     * the router says, and the loss does not train it. Plugins of this tree warn of that */
+    uint32_t normalize;
+    float scale;     /* 0: 1 */
+    float aux_alpha; /* 0: no auxiliary loss */
     const dp_device_vt_t *device_vt;
     dp_device_t *device; /* the caller's, as comm; both outlive the instance */
     const dp_comm_vt_t *comm_vt;
