@@ -47,10 +47,10 @@
  * host reaches and which runs host functions (device_cpu). On others, and where steps are captured
  * as graphs, a warning says that nothing is guarded. Some ranks may be guarded and others not.
  *
- * Since 0.2: dp_pipeline_options_t.tokens, .documents, .zero, .one_accumulator, .check_finite;
- * dp_step_t.tokens, .documents, .round, .rounds, .microbatches; dp_chunk_view_t.nshards,
- * .shard_list, .shard_count; dp_build_context_t.tokens, .documents; dp_pipeline_gather,
- * dp_pipeline_counts, dp_pipeline_exact_sum. */
+ * Since 0.2: dp_pipeline_options_t.tokens, .documents, .zero, .one_accumulator, .check_finite,
+ * .check_bits; dp_step_t.tokens, .documents, .round, .rounds, .microbatches;
+ * dp_chunk_view_t.nshards, .shard_list, .shard_count; dp_build_context_t.tokens, .documents;
+ * dp_pipeline_gather, dp_pipeline_counts, dp_pipeline_exact_sum. */
 #ifndef DUALPIPE_PIPELINE_H
 #define DUALPIPE_PIPELINE_H
 
@@ -187,6 +187,19 @@ typedef struct dp_pipeline_options {
      * at the price of two host functions a segment. For ranks that share cores. Without effect on
      * devices that run no host functions. */
     int32_t cpu_times;
+
+    /* ---- memory that changes by itself ---- */
+
+    /* N > 0: every N-th dp_pipeline_commit (recover.h) compares what several ranks hold (mirrors,
+     * data groups, what is no expert also in the expert group): digests of all parameters and
+     * summed gradients. dp_pipeline_save compares parameters and states of scope PARAMS and SHARDS.
+     * DP_ERR_CORRUPT on all ranks where bits differ: the message names rank, step and parameter.
+     * With three copies or more the odd one is wrong. With two, memory that changes again while it
+     * is looked at is; else either may be. The update has not been made. dp_pipeline_recover goes
+     * on with the copies that are right. The trainer gives all copies the same bits: it may change
+     * gradients before the commit, on all that hold them alike. Reads those bytes once; where the
+     * host does not reach the device's memory, 32 KiB at a time. 0: nothing is compared */
+    int32_t check_bits;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, cpu_times)
 

@@ -1,7 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * status.h: status codes, error messages, logging and memory hooks. Every other header includes
- * this one. */
+ * this one.
+ *
+ * Since 0.2: DP_ERR_CORRUPT. */
 #ifndef DUALPIPE_STATUS_H
 #define DUALPIPE_STATUS_H
 
@@ -147,7 +149,8 @@ enum {
     DP_ERR_DEVICE = -15,      /* the device reported an error */
     DP_ERR_OVERFLOW = -16,    /* a fixed capacity announced at set-up was exceeded */
     DP_ERR_INTERRUPTED = -17, /* stopped on request (a signal, dp_group_interrupt) */
-    DP_ERR_LOST = -18         /* state that no living rank holds */
+    DP_ERR_LOST = -18,        /* state that no living rank holds */
+    DP_ERR_CORRUPT = -19      /* memory has changed by itself: copies of it differ */
 };
 
 /** The name of a code, "DP_ERR_PEER" say; "DP_ERR_?" for values this version does not know. Static

@@ -20,6 +20,7 @@
  *   graph.c    a step captured once and replayed
  *   enqueue.c  puts the commands of a plan on the streams
  *   finite.c   looks for the first NaN or overflow
+ *   bits.c     looks for memory that has changed by itself, where there are copies
  *   guard.c    DUALPIPE_GUARD: looks at what every call does to memory
  *   meter.c    how long the threads of lanes had a core
  *   state.c    what the trainer keeps besides the parameters

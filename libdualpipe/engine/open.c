@@ -56,6 +56,8 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
         return dp_fail(DP_ERR_INVALID, "zero is %d: 0 and 1 (ZeRO-1) are legal", o->zero);
     if (o->one_accumulator < 0 || o->one_accumulator > 1)
         return dp_fail(DP_ERR_INVALID, "one_accumulator is %d: 0 and 1 are legal", o->one_accumulator);
+    if (o->check_bits < 0)
+        return dp_fail(DP_ERR_INVALID, "check_bits is %d: it may not be negative", o->check_bits);
     if (o->trace_steps < 0 || o->trace_steps > MOST_TRACE_STEPS)
         return dp_fail(DP_ERR_INVALID, "trace_steps is %d; 0 to %d are legal", o->trace_steps, MOST_TRACE_STEPS);
     if (o->device_config != NULL)
@@ -189,7 +191,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__links_list,        connect_comms,       dp__plans_build,
         dp__buffers_open,      dp__chunks_allocate, dp__sums_open,
         dp__lengths_open,      dp__records_open,    dp__graphs_open,
-        settle_opening,
+        dp__bits_open,         settle_opening,
         /* clang-format on */
     };
 

@@ -14,22 +14,23 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WHY_BYTES = 1024 };
+enum { WHY_BYTES = 1024, MOST_CORRUPT = 3 };
 
 /* What a rank says once all are open again. */
 typedef struct statement {
     uint32_t holds, step;
     int64_t start;   /* the trainer's own step, where nobody holds anything */
     uint64_t states; /* digest of what is registered */
+    uint64_t wrong;  /* its memory has changed */
 } statement_t;
 
 /* ---- coming together ---- */
 
 /* Streams of devices with separate memory belong to the trainer as well: there the first death
- * is the end. */
+ * is the end. Memory that changes again and again does not become good. */
 static bool can_go_on(const dp_pipeline_t *p)
 {
-    return p->host_memory && dp__group_survives(p->group);
+    return p->host_memory && p->recovery.corrupt < MOST_CORRUPT && dp__group_survives(p->group);
 }
 
 /* Afterwards the group is healthy and the pipeline closed, up to what outlives an epoch. */
@@ -78,6 +79,7 @@ dp_status_t dp_pipeline_commit(dp_pipeline_t *p)
     DO(dp__pipeline_check(p, "dp_pipeline_commit"));
     if (p->recovery.holds == 0)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_commit: dp_pipeline_recover was not called before the first step");
+    DO(dp__bits_check_step(p));
     status = dp__group_respawns(p->group) ? dp__group_commit(p->group) : DP_OK;
     if (status >= 0) {
         count_step(p);
@@ -129,9 +131,14 @@ static bool of_pipelines(const dp_pipeline_t *p)
     return false;
 }
 
-static dp_status_t lost(dp_pipeline_t *p, int32_t rank, const char *what)
+static dp_status_t lost(dp_pipeline_t *p, const statement_t *all, int32_t rank, const char *what)
 {
     p->recovery.holds = 0;
+    if (all[rank].wrong != 0)
+        return dp_fail(DP_ERR_LOST,
+                       "memory of rank %d may have changed, and no rank is known to hold %s as it was: a checkpoint "
+                       "has to be read on all ranks",
+                       rank, what);
     return dp_fail(DP_ERR_LOST, "rank %d died, and no living rank holds %s: a checkpoint has to be read on all ranks",
                    rank, what);
 }
@@ -143,13 +150,14 @@ static dp_status_t look_for_holders(dp_pipeline_t *p, const statement_t *all, ui
 
     for (int32_t r = 0; r < dp_group_size(p->group); r++) {
         if (all[r].holds != holds && dp__zero_is_on(p))
-            return lost(p, r, "its shards of the optimizer's state (options.zero: there is one copy of each)");
+            return lost(p, all, r, "its shards of the optimizer's state (options.zero: there is one copy of each)");
         if (all[r].holds != holds && holder_of_stages(p, all, r, holds) < 0)
-            return lost(p, r,
-                        copies ? "its stages (their other copies have died as well)"
-                               : "its stages (in this placement there is one copy of each)");
+            return lost(p, all, r,
+                        all[r].wrong != 0 ? "its stages"
+                        : copies          ? "its stages (their other copies have died as well)"
+                                          : "its stages (in this placement there is one copy of each)");
         if (all[r].holds != holds && apart && holder_of_pipeline(p, all, r, holds) < 0)
-            return lost(p, r, "the state of its pipeline");
+            return lost(p, all, r, "the state of its pipeline");
     }
     return DP_OK;
 }
@@ -236,13 +244,15 @@ static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, in
 /* With all ranks open: whoever does not hold what counts gets it. */
 static dp_status_t share(dp_pipeline_t *p, int64_t *step)
 {
-    const statement_t mine = {p->recovery.holds, p->recovery.step, *step, digest_states(p)};
+    const statement_t mine = {p->recovery.holds, p->recovery.step, *step, digest_states(p), p->recovery.wrong};
     dp_status_t status;
     statement_t *all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
 
     if (all != NULL)
         status = agree(p, all, dp_group_size(p->group), step);
     dp__free(all);
+    if (status >= 0)
+        p->recovery.wrong = false;
     return status;
 }
 

@@ -366,6 +366,8 @@ dp_status_t dp_pipeline_save(dp_pipeline_t *p, uint64_t step)
     if (status >= 0)
         status = dp__gather_finish(p);
     if (status >= 0)
+        status = dp__bits_check_save(p, step);
+    if (status >= 0)
         status = dp__snapshot_begin(p, &s->snapshot);
     if (status < 0)
         return dp__engine_fail(p, status, "saving");

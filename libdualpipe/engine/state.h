@@ -5,6 +5,7 @@
 #define DP_ENGINE_STATE_H
 
 #include <dualpipe/run.h>
+#include <stdbool.h>
 
 /* state.c */
 static inline size_t dp__state_bytes(const dp_state_t *state)
@@ -23,9 +24,11 @@ void dp__save_unlock(dp_pipeline_t *p);
 
 /* recover.c */
 typedef struct dp__recovery {
-    uint32_t holds; /* 0: nothing yet; n + 1: the state behind n steps that count */
-    uint32_t step;  /* run.step at the begin of the step that does not count yet */
-    int reformed;   /* the group has come together again, the pipeline is not open yet */
+    uint32_t holds;  /* 0: nothing yet; n + 1: the state behind n steps that count */
+    uint32_t step;   /* run.step at the begin of the step that does not count yet */
+    int reformed;    /* the group has come together again, the pipeline is not open yet */
+    bool wrong;      /* bits.c: we hold nothing, because our memory has changed */
+    int32_t corrupt; /* checks of bits that found something, since the latest that did not */
 } dp__recovery_t;
 
 /* state.c: what was registered, in that order. */
@@ -35,6 +38,15 @@ typedef struct dp__states {
 } dp__states_t;
 
 typedef struct dp__saving dp__saving_t; /* saving.h */
+
+/* bits.c: digest of memory of the device, or of the host's. Where the host does not reach the
+ * device's it comes in blocks. */
+dp_status_t dp__digest(dp_pipeline_t *p, const char *memory, size_t bytes, bool host, uint64_t *digest_out);
+/* With options.check_bits: whether copies are alike, before a step counts or is saved. Collective.
+ * DP_ERR_CORRUPT: they are not, and the job has ended. */
+dp_status_t dp__bits_open(dp_pipeline_t *p);
+dp_status_t dp__bits_check_step(dp_pipeline_t *p);
+dp_status_t dp__bits_check_save(dp_pipeline_t *p, uint64_t steps);
 
 /* move.c: rank `to` gets from rank `from` of the job what `what` says. For these two ranks; others
  * return at once. */

@@ -9,7 +9,6 @@
  * the first stage, whose gradients are the step's last. */
 #include "base/do.h"
 #include "base/memory.h"
-#include "checkpoint/xxh64.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -164,27 +163,6 @@ bool dp__tie_is_second(const dp_pipeline_t *p, int32_t stage, const dp_param_t *
 
 /* ---- first values ---- */
 
-/* Memory that the host does not reach comes in blocks that do. */
-static dp_status_t digest(dp_pipeline_t *p, const char *memory, size_t bytes, uint64_t *digest_out)
-{
-    const size_t most = DP__SUM_COUNT * sizeof(double);
-    dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
-    dp__xxh64_t x;
-
-    dp__xxh64_begin(&x);
-    if (p->host_memory)
-        dp__xxh64_add(&x, memory, bytes);
-    for (size_t at = 0; !p->host_memory && at < bytes; at += most) {
-        const size_t n = bytes - at < most ? bytes - at : most;
-
-        DO(p->device_vt->copy(s, p->sums.staging, memory + at, n));
-        DO(p->device_vt->synchronize(s, -1));
-        dp__xxh64_add(&x, p->sums.staging, n);
-    }
-    *digest_out = dp__xxh64_end(&x);
-    return DP_OK;
-}
-
 dp_status_t dp__ties_check(dp_pipeline_t *p)
 {
     const size_t size = dp_dtype_bytes(p->options.dtype);
@@ -201,7 +179,7 @@ dp_status_t dp__ties_check(dp_pipeline_t *p)
 
             if (tie->chunk[k] < 0)
                 continue;
-            DO(digest(p, p->chunks[tie->chunk[k]].params + tie->offset[k] * size, tie->count * size, &d));
+            DO(dp__digest(p, p->chunks[tie->chunk[k]].params + tie->offset[k] * size, tie->count * size, false, &d));
             halves[i][k][0] = (double)(d >> 32);
             halves[i][k][1] = (double)(d & UINT32_MAX);
         }

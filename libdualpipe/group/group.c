@@ -303,7 +303,9 @@ bool dp__group_respawns(const dp_group_t *group)
 
 bool dp__group_survives(dp_group_t *group)
 {
-    return dp__group_respawns(group) && dp__cause_check(group->cause) == DP_ERR_PEER;
+    const dp_status_t cause = dp__cause_check(group->cause);
+
+    return dp__group_respawns(group) && (cause == DP_ERR_PEER || cause == DP_ERR_CORRUPT);
 }
 
 dp_status_t dp__group_reform(dp_group_t *group, uint32_t holds)

@@ -42,9 +42,22 @@ typedef struct r_death {
     int32_t step, n; /* BUILDING: n-th call */
 } r_death_t;
 
+/* Memory of a rank in which a bit changes by itself, before a step (PARAM, STATE) or behind it
+ * (GRADIENT). RESTLESS: a parameter that goes on changing while its step is committed. SAVED: STATE
+ * behind the update, before a save. */
+typedef enum r_memory { R_NO_MEMORY, R_PARAM, R_GRADIENT, R_STATE, R_RESTLESS, R_SAVED } r_memory_t;
+
+typedef struct r_flip {
+    r_memory_t memory;
+    int32_t rank, step, times; /* so many times that the step is taken */
+    bool expert;               /* with ep: of w2 */
+} r_flip_t;
+
 typedef struct r_setting {
     const char *method;
-    int32_t dp;
+    int32_t dp, ep; /* ep: w2 is an expert's; 0: 1 */
+    int32_t check_bits;
+    r_flip_t flip;
     bool reads_checkpoint; /* begins anew where state was lost */
     /* a checkpoint behind each step, in this folder; goes on after the newest; NULL: none */
     const char *saves;
@@ -54,7 +67,7 @@ typedef struct r_shared {
     r_setting_t setting;
     r_death_t deaths[R_DEATHS];
     int32_t n;
-    volatile int32_t lives[R_RANKS], died;
+    volatile int32_t lives[R_RANKS], died, flips;
     volatile int32_t lost[R_RANKS];
     /* when somebody died last; when a rank was ready again */
     volatile int64_t died_ns, back_ns[R_RANKS];
@@ -103,6 +116,23 @@ ssize_t send(int fd, const void *data, size_t bytes, int flags)
     if (left > 0)
         __atomic_store_n(&r_sends_left, left - 1, __ATOMIC_RELEASE);
     return sendto(fd, data, bytes, flags, NULL, 0);
+}
+
+/* Of the trainer's thread: changes whenever that allocates memory. NULL: nothing does. */
+static _Thread_local unsigned char *r_restless;
+
+static void *r_allocate(void *user, size_t bytes, size_t alignment)
+{
+    (void)user;
+    if (r_restless != NULL)
+        ++*r_restless;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void r_release(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
 }
 
 static int32_t r_changes_left = -1; /* of files, by one who dies while he saves; -1: he lives */
@@ -167,6 +197,11 @@ static void r_perhaps_die(r_moment_t moment, int64_t step)
         r_die();
 }
 
+static int32_t r_pipelines(void)
+{
+    return r_self.shared->setting.dp * (r_self.shared->setting.ep > 1 ? r_self.shared->setting.ep : 1);
+}
+
 static dp_status_t r_build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
                            dp_stage_t **stage_out)
 {
@@ -177,6 +212,7 @@ static dp_status_t r_build(void *user, const dp_build_context_t *context, int32_
     if (death != NULL && r_self.builds++ == death->n)
         r_die();
     r_self.part.device = context->device_vt;
+    r_self.part.shard = r_self.shared->setting.ep > 1;
     if (r_self.nstages == (int)(sizeof(r_self.stages) / sizeof(r_self.stages[0])))
         return dp_fail(DP_ERR_NOMEM, "more stages than the test has room for");
     status = residual_stage(&r_self.part, stage, stages, stage_out);
@@ -284,13 +320,40 @@ static dp_status_t r_update(int64_t step, double loss)
     return DP_OK;
 }
 
+/* A bit in the middle of what the first chunk has. */
+static dp_status_t r_flip(r_memory_t memory, int64_t step)
+{
+    const r_flip_t *f = &r_self.shared->setting.flip;
+    dp_chunk_view_t view;
+    unsigned char *at;
+    dp_status_t status;
+
+    if (f->memory != memory || f->rank != r_self.forked->rank || f->step != step || r_self.shared->flips == f->times)
+        return DP_OK;
+    status = r_view(0, &view);
+    if (status < 0)
+        return status;
+    at = (unsigned char *)(memory == R_GRADIENT                     ? view.grads
+                           : memory == R_STATE || memory == R_SAVED ? r_self.mean[0]
+                                                                    : view.params) +
+         ((view.param_count / 2 + (f->expert ? WEIGHTS : 0)) * sizeof(double) + 5);
+    *at ^= 4;
+    r_self.shared->flips++;
+    if (memory == R_RESTLESS)
+        r_restless = at;
+    return DP_OK;
+}
+
 static dp_status_t r_commit(int64_t step)
 {
     const r_death_t *death = r_due(R_SENDING, step);
+    dp_status_t status;
 
     if (death != NULL)
         __atomic_store_n(&r_sends_left, death->n, __ATOMIC_RELEASE);
-    return dp_pipeline_commit(r_self.pipeline);
+    status = dp_pipeline_commit(r_self.pipeline);
+    r_restless = NULL;
+    return status;
 }
 
 /* Each is on the disk before the next begins. */
@@ -299,6 +362,8 @@ static dp_status_t r_save(int64_t step)
     const r_death_t *death = r_due(R_IN_SAVE, step);
     dp_status_t status = dp_pipeline_save_wait(r_self.pipeline);
 
+    if (status >= 0)
+        status = r_flip(R_SAVED, step);
     if (status >= 0)
         status = dp_pipeline_save(r_self.pipeline, (uint64_t)step + 1);
     __atomic_store_n(&r_changes_left, death != NULL ? death->n : -1, __ATOMIC_RELEASE);
@@ -318,18 +383,26 @@ static dp_status_t r_step(int64_t step)
         return dp_group_barrier(r_self.group);
     for (int i = 0; i < R_MICROBATCHES; i++) {
         residual_tensor(r_self.tensors[i], 1 + (unsigned)step,
-                        (unsigned)(r_self.forked->rank / (R_RANKS / r_self.shared->setting.dp)), (unsigned)i);
+                        (unsigned)(r_self.forked->rank * r_pipelines() / R_RANKS), (unsigned)i);
         data[i] = r_self.tensors[i];
     }
     if (death != NULL) {
         r_self.part.countdown = 1 + death->n;
         r_self.part.fault = r_die_in_kernel;
     }
-    status = dp_pipeline_step(r_self.pipeline, &s);
+    status = r_flip(R_PARAM, step);
+    if (status >= 0)
+        status = r_flip(R_STATE, step);
+    if (status >= 0)
+        status = dp_pipeline_step(r_self.pipeline, &s);
     r_perhaps_die(R_AFTER_STEP, step);
     sum = s.loss;
     if (status >= 0)
         status = dp_pipeline_sum(r_self.pipeline, &sum, 1);
+    if (status >= 0)
+        status = r_flip(R_GRADIENT, step);
+    if (status >= 0)
+        status = r_flip(R_RESTLESS, step);
     if (status >= 0)
         status = r_commit(step);
     if (status >= 0)
@@ -426,10 +499,13 @@ static dp_status_t r_train(void)
 
 static dp_status_t r_body(forked_t *forked)
 {
+    static const dp_allocator_t hooks = {NULL, r_allocate, r_release};
     dp_group_options_t options = forked_options(forked);
     char message[1024];
     dp_status_t status;
 
+    if (((const r_shared_t *)forked->shared)->setting.flip.memory == R_RESTLESS)
+        dp_set_allocator(&hooks);
     r_self = (r_rank_t){.forked = forked, .shared = forked->shared};
     r_self.life = __atomic_add_fetch(&r_self.shared->lives[forked->rank], 1, __ATOMIC_SEQ_CST);
     r_perhaps_die(R_BEFORE_JOINING, 0);
@@ -440,11 +516,13 @@ static dp_status_t r_body(forked_t *forked)
                                                            .group = r_self.group,
                                                            .method = r_self.shared->setting.method,
                                                            .dp = r_self.shared->setting.dp,
+                                                           .ep = r_self.shared->setting.ep,
                                                            .microbatches = R_MICROBATCHES,
                                                            .boundary_bytes = TENSOR * sizeof(double),
                                                            .dtype = DP_F64,
                                                            .build = r_build,
-                                                           .retire = r_retire},
+                                                           .retire = r_retire,
+                                                           .check_bits = r_self.shared->setting.check_bits},
                                   &r_self.pipeline);
     if (status >= 0)
         status = r_register();

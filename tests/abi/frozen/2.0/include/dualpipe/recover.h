@@ -58,10 +58,11 @@ extern "C" {
  * registered state, and *step becomes the step of the others.
  *
  * status < 0: what any call of the step has returned. When it came of a death that can be made
- * good, returns DP_OK once that is done: all ranks run step *step from its begin. Stages were built
- * anew (`build`, after dp_pipeline_options_t.retire). Parameters and gradients lie where they were.
- * A save in progress is lost, and dp_pipeline_save_open is called anew. Otherwise returns `status`,
- * or the job's cause, and its message. *step -1: this rank's state is unusable: read a checkpoint.
+ * good, or of memory that has changed (DP_ERR_CORRUPT, at most twice in a row), returns DP_OK once
+ * that is done: all ranks run step *step from its begin. Stages were built anew (`build`, after
+ * dp_pipeline_options_t.retire). Parameters and gradients lie where they were. A save in progress
+ * is lost, and dp_pipeline_save_open is called anew. Otherwise returns `status`, or the job's
+ * cause, and its message. *step -1: this rank's state is unusable: read a checkpoint.
  *
  * DP_ERR_LOST: the ranks that died were the last that held some stage, or a rank came with -1 and
  * nobody holds anything. The pipeline works (again), but its parameters mean nothing on any rank.
@@ -75,8 +76,8 @@ DP_API DP_CHECKED dp_status_t dp_pipeline_recover(dp_pipeline_t *pipeline, dp_st
 /** The step counts: all ranks have come so far. Called behind the last call of a step that talks to
  *  other ranks, before the first change of parameters or registered state. Between
  *  dp_pipeline_recover and the next commit is one step. It may have several rounds (dp_step_t), and
- *  is repeated from round 0. Where no rank is ever replaced it waits for nobody. [collective]
- *  [blocks] */
+ *  is repeated from round 0. Where no rank is ever replaced it waits for nobody, unless
+ *  dp_pipeline_options_t.check_bits wants copies compared: DP_ERR_CORRUPT. [collective] [blocks] */
 DP_API DP_CHECKED dp_status_t dp_pipeline_commit(dp_pipeline_t *pipeline);
 
 #ifdef __cplusplus
