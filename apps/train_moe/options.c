@@ -139,6 +139,8 @@ static const option_row_t rows[] = {
      .help = "does dispatch and combine, for example exchange; default: the MoE plugin's own exchanges"},
     {FLAG("check-finite", check_finite),
      .help = "end with rank, stage, micro-batch and parameter of the first NaN or overflow"},
+    {INTEGER("check-bits", check_bits, 0, 1e9, "0", "N"),
+     .help = "every N steps: find memory that has changed by itself, where ranks hold copies of it; 0: never"},
     {FLAG("graph", graph),
      .help = "on GPUs: capture a step and replay it, one launch a step; experimental with several ranks"},
     {INTEGER("deterministic", deterministic, 0, 1, "1", "0|1"),

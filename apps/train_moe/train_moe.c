@@ -331,6 +331,7 @@ static bool is_measured(const session_t *s)
 static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
 {
     const double start = now_seconds();
+    const bool corrupt = status == DP_ERR_CORRUPT;
 
     if ((s->options.eplb > 0 && *s->options.checkpoint == '\0') || is_measured(s))
         return status;
@@ -338,10 +339,13 @@ static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
         balance_forget(&s->trainer.balance);
         *step = -1;
     }
+    if (corrupt && is_first_rank(s))
+        fprintf(stderr, "train_moe: %s\n", dp_last_error());
     status = get_ready(s, status, step);
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
-        printf("%sa rank has died and was replaced in %.2f s: step %lld is taken again\n",
-               isatty(STDOUT_FILENO) ? "\r\033[K" : "", now_seconds() - start, (long long)*step + 1);
+        printf("%s%s in %.2f s: step %lld is taken again\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "",
+               corrupt ? "a rank's state was replaced" : "a rank has died and was replaced", now_seconds() - start,
+               (long long)*step + 1);
     return status;
 }
 
@@ -604,6 +608,8 @@ static int exit_code(dp_status_t status)
         return 19;
     case DP_ERR_REJECTED:
         return 20;
+    case DP_ERR_CORRUPT:
+        return 21;
     case DP_ERR_INTERRUPTED:
         return caught_signal == SIGTERM ? 143 : 130;
     default:

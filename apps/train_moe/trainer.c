@@ -89,6 +89,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .graph = o->graph,
         .cpu_times = 1,
         .check_finite = o->check_finite,
+        .check_bits = (int32_t)o->check_bits,
         .zero = (int32_t)o->zero,
         .one_accumulator = o->one_accumulator,
         .tokens = o->varlen || o->documents ? (uint32_t)t->tokens : 0,
