@@ -76,7 +76,7 @@ static const option_row_t rows[] = {
      .help =
          "micro-batches are packed with documents, an eighth to all of --seq bytes, that do not attend to each other"},
     {INTEGER("microbatches", microbatches, 0, DP_MAX_MICROBATCHES, "0", "M"),
-     .help = "per step and pipeline; 0: 8, or twice its ranks"},
+     .help = "per step and pipeline; 0: 8, or twice its ranks; --resume: as before"},
     {INTEGER("seed", seed, 0, 9e15, "1", "N"), .help = "of parameters, data and sampling"},
 
     {.kind = OPTION_HEADING, .name = "Optimizer"},
@@ -152,7 +152,8 @@ static const option_row_t rows[] = {
     {INTEGER("every", every, 1, 1e9, "100", "N"), .help = "steps between checkpoints"},
     {INTEGER("keep", keep, 0, 1e9, "2", "K"), .help = "checkpoints to leave; 0: all"},
     {FLAG("resume", resume),
-     .help = "go on after the newest checkpoint in the folder, in any layout; begin where there is none"},
+     .help =
+         "go on after the newest checkpoint in the folder, in any layout, maybe with more --steps; begin where there is none"},
 
     {.kind = OPTION_HEADING, .name = "Output"},
     {TEXT("out", out, "FOLDER", ""),
@@ -214,6 +215,14 @@ static const command_t program = {
              "rejected; 75 SIGTERM: saved, --resume goes on; 130 or 143 interrupted.",
 };
 
+static bool is_one_of(const char *name, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 /* What may differ between ranks. */
 static bool is_local(const char *name)
 {
@@ -221,10 +230,30 @@ static bool is_local(const char *name)
                                         "ep-plugin", "checkpoint", "out",       "trace",          "curve",     "report",
                                         "costs-out", "losses",     "log-every", "sample-seconds", "quiet"};
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return false;
+    return is_one_of(name, names, sizeof(names) / sizeof(names[0]));
+}
+
+/* Another value makes another run: other parameters, other data, or another function of them. */
+static bool makes_run(const char *name)
+{
+    static const char *const names[] = {
+        "layers",         "hidden",        "heads",          "kv-heads", "head-dim",  "attention-kind",
+        "q-rank",         "kv-rank",       "rope-dim",       "experts",  "top-k",     "route-groups",
+        "route-limit",    "expert-hidden", "shared-experts", "gate",     "aux-alpha", "dtype",
+        "tie-embeddings", "seq",           "batch",          "varlen",   "documents", "microbatches",
+        "accumulate",     "seed",          "steps",          "data"};
+
+    return is_one_of(name, names, sizeof(names) / sizeof(names[0]));
+}
+
+/* What neither makes a run nor changes its losses: its layout, its outputs. */
+static bool is_beside_run(const char *name)
+{
+    static const char *const names[] = {"lr",        "min-lr",          "warmup",       "beta1",
+                                        "beta2",     "epsilon",         "weight-decay", "clip",
+                                        "bias-rate", "one-accumulator", "deterministic"};
+
+    return !makes_run(name) && !is_one_of(name, names, sizeof(names) / sizeof(names[0]));
 }
 
 static int refuse_option(const char *name, const char *value, const char *why)
@@ -390,6 +419,11 @@ dp_status_t options_fit(options_t *o, int32_t size)
     if (o->pp * copies != size || o->pp == 0)
         return dp_fail(DP_ERR_INVALID, "--pp %d * --ep %d * --dp %d is %d ranks, but %d were started", (int)o->pp,
                        (int)o->ep, (int)o->dp, (int)(o->pp * copies), size);
+    if (o->microbatches == 0)
+        o->microbatches = o->of_checkpoint;
+    if (strcmp(o->schedule, "auto") == 0 && o->of_checkpoint != 0 &&
+        (o->microbatches < 2 * o->pp || (o->microbatches % 2 != 0 && o->pp % 2 == 0)))
+        o->schedule = "1f1b"; /* which any number goes with */
     if (strcmp(o->schedule, "auto") == 0)
         o->schedule = o->pp == 1 ? "1f1b" : o->pp % 2 == 0 ? "dualpipe" : "dualpipev";
     if (o->microbatches == 0)
@@ -411,18 +445,12 @@ int32_t options_local_experts(const options_t *o)
     return (int32_t)((o->replicas > 0 ? o->replicas : o->experts) / o->ep);
 }
 
-char *options_settings(const options_t *options, uint64_t text_hash)
+static void list_options(FILE *to, const options_t *options, bool (*leave_out)(const char *name))
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&text, &bytes);
-
-    if (to == NULL)
-        return NULL;
     for (const option_row_t *row = rows; row->kind != OPTION_END; row++) {
         const void *at = (const char *)options + row->at;
 
-        if (is_local(row->name))
+        if (leave_out(row->name))
             continue;
         if (row->kind == OPTION_INT64)
             fprintf(to, "--%s=%lld\n", row->name, (long long)*(const int64_t *)at);
@@ -433,10 +461,41 @@ char *options_settings(const options_t *options, uint64_t text_hash)
         else if (row->kind == OPTION_FLAG)
             fprintf(to, "--%s=%d\n", row->name, *(const bool *)at);
     }
+}
+
+static char *list_settings(const options_t *options, uint64_t text_hash, bool run)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+
+    if (to == NULL)
+        return NULL;
+    list_options(to, options, run ? is_beside_run : is_local);
+    if (run)
+        fprintf(to, "--ep * --dp=%lld\n", (long long)(options->ep * options->dp));
     fprintf(to, "--data=%016llx (hash of the text)\n", (unsigned long long)text_hash);
     if (fclose(to) != 0) {
         free(text);
         return NULL;
     }
     return text;
+}
+
+char *options_settings(const options_t *options, uint64_t text_hash)
+{
+    return list_settings(options, text_hash, false);
+}
+
+char *options_run(const options_t *options, uint64_t text_hash)
+{
+    return list_settings(options, text_hash, true);
+}
+
+bool options_make_run(const char *line)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(line + 2, "="), line + 2);
+    return makes_run(name);
 }

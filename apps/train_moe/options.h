@@ -52,6 +52,7 @@ typedef struct options {
     const dp_schedule_t *own_schedule; /* of overlap_schedule(); NULL: that of the method */
     const int32_t *own_partition;      /* [stages + 1] of partition_layers(); NULL: even */
     int64_t comm_sms;                  /* COMM_SMS_AUTO until tune_comm_sms() has chosen */
+    int64_t of_checkpoint;             /* micro-batches, where none are named; 0: there is none */
 } options_t;
 
 /* OPTIONS_RUN: go on. Otherwise the exit code: --help was answered (0), or the reason is on stderr
@@ -73,5 +74,9 @@ int32_t options_local_experts(const options_t *options);
 /* "name=value" lines of all options on which ranks must agree; the caller frees it. NULL: no
  * memory. */
 char *options_settings(const options_t *options, uint64_t text_hash);
+/* The same of those that the losses of a run depend on, whatever its layout; options: fitted. */
+char *options_run(const options_t *options, uint64_t text_hash);
+/* Whether a run with another value in this line is another run. */
+bool options_make_run(const char *line);
 
 #endif

@@ -3,9 +3,11 @@
  * resume.c: checkpoints: everything that a run is made of gets a name, so that another run can take
  * its place. Data and samples are drawn by step and seed, so there is no state of random numbers
  * beside these two. */
+#include "settings.h"
 #include "train_moe.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static dp_status_t register_job(trainer_t *t, const char *name, void *memory, dp_dtype_t dtype, size_t count,
@@ -68,6 +70,29 @@ static dp_status_t register_balance(trainer_t *t)
     return status;
 }
 
+/* What has an entry for each step. */
+typedef struct list {
+    const char *name;
+    void *memory;
+    dp_dtype_t dtype;
+} list_t;
+
+enum { LISTS = 6 };
+
+static void list_history(const history_t *h, list_t lists_out[LISTS])
+{
+    const list_t lists[LISTS] = {
+        {"history.loss", h->loss, DP_F64},
+        {"history.norm", h->norm, DP_F64},
+        {"history.imbalance", h->imbalance, DP_F64},
+        {"history.step_seconds", h->step_seconds, DP_F64},
+        {"history.valid_step", h->valid_step, DP_I64},
+        {"history.valid_loss", h->valid_loss, DP_F64},
+    };
+
+    memcpy(lists_out, lists, sizeof(lists));
+}
+
 static dp_status_t register_history(trainer_t *t, history_t *h)
 {
     const size_t steps = (size_t)t->options->steps;
@@ -77,23 +102,21 @@ static dp_status_t register_history(trainer_t *t, history_t *h)
         dp_dtype_t dtype;
         size_t count;
     } rows[] = {
-        {"run", h->run, DP_I64, sizeof(h->run) / sizeof(h->run[0])},
-        {"history.loss", h->loss, DP_F64, steps},
-        {"history.norm", h->norm, DP_F64, steps},
-        {"history.imbalance", h->imbalance, DP_F64, steps},
-        {"history.step_seconds", h->step_seconds, DP_F64, steps},
         {"history.seconds", &h->seconds, DP_F64, 1},
         {"history.nvalid", &h->nvalid, DP_I64, 1},
-        {"history.valid_step", h->valid_step, DP_I64, steps},
-        {"history.valid_loss", h->valid_loss, DP_F64, steps},
     };
+    list_t lists[LISTS];
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && status == DP_OK; i++)
         status = register_job(t, rows[i].name, rows[i].memory, rows[i].dtype, rows[i].count, 0);
+    list_history(h, lists);
+    /* a checkpoint of fewer steps has shorter ones: read_history */
+    for (int i = 0; i < LISTS && status == DP_OK; i++)
+        status = register_job(t, lists[i].name, lists[i].memory, lists[i].dtype, steps, 1);
     if (status == DP_OK)
         status = register_job(t, "history.begun", &h->begun, DP_I64, 1, 1);
-    return status;
+    return status == DP_OK ? register_job(t, SETTINGS_NAME, h->settings, DP_U8, strlen(h->settings), 1) : status;
 }
 
 /* The newest that can be opened. */
@@ -105,22 +128,6 @@ static dp_status_t open_newest(const char *folder, dp_checkpoint_t **checkpoint_
     while ((status = dp_checkpoint_newest(folder, step, &step)) == DP_OK)
         if (dp_checkpoint_open(folder, step, checkpoint_out) == DP_OK)
             return DP_OK;
-    return status;
-}
-
-/* What it says under a name. */
-static dp_status_t read_newest(const char *folder, const char *name, int64_t *values, size_t bytes)
-{
-    dp_checkpoint_t *checkpoint;
-    dp_status_t status = open_newest(folder, &checkpoint);
-    int64_t i;
-
-    if (status != DP_OK)
-        return status;
-    i = dp_checkpoint_find(checkpoint, name);
-    status = i < 0 ? dp_fail(DP_ERR_INVALID, "%s: the newest checkpoint has no %s", folder, name)
-                   : dp_checkpoint_read(checkpoint, (uint32_t)i, values, bytes);
-    dp_checkpoint_close(checkpoint);
     return status;
 }
 
@@ -136,34 +143,86 @@ bool checkpoint_is_ours(const options_t *options, uint64_t job)
     return ours;
 }
 
-/* What a run cannot change and still be the one that it takes the place of. A checkpoint that
- * cannot be read is left to loading. */
-static dp_status_t compare_run(const trainer_t *t, const int64_t run[RUN_FACTS])
+int64_t checkpoint_microbatches(const options_t *options)
 {
-    static const char *const names[] = {"--steps", "--seed", "the text's hash"};
-    int64_t there[RUN_FACTS];
-    const dp_status_t status = read_newest(t->options->checkpoint, "run", there, sizeof(there));
+    dp_checkpoint_t *checkpoint;
+    char *settings;
+    int64_t number;
 
-    for (int k = 0; k < RUN_FACTS && status == DP_OK; k++)
-        if (there[k] != run[k])
-            return dp_fail(DP_ERR_INVALID,
-                           "--resume: %s is %lld, that of the run in %s was %lld: it would not be the same run",
-                           names[k], (long long)run[k], t->options->checkpoint, (long long)there[k]);
+    if (open_newest(options->checkpoint, &checkpoint) != DP_OK)
+        return 0;
+    settings = settings_read(checkpoint);
+    number = settings != NULL ? settings_number(settings, "--microbatches") : 0;
+    free(settings);
+    dp_checkpoint_close(checkpoint);
+    return number;
+}
+
+/* Of a run that was to have fewer steps. */
+static dp_status_t read_history(const history_t *h, dp_checkpoint_t *checkpoint, int64_t steps)
+{
+    dp_checkpoint_tensor_t tensor = {.struct_size = sizeof(tensor)};
+    list_t lists[LISTS];
+
+    list_history(h, lists);
+    for (int k = 0; k < LISTS; k++) {
+        const int64_t i = dp_checkpoint_find(checkpoint, lists[k].name);
+        dp_status_t status = i < 0 ? DP_ERR_INVALID : dp_checkpoint_tensor(checkpoint, (uint32_t)i, &tensor);
+
+        if (status < 0 || tensor.dtype != lists[k].dtype || tensor.count > (uint64_t)steps)
+            return dp_fail(DP_ERR_MISMATCH, "%s of at most %lld steps is not in it", lists[k].name, (long long)steps);
+        if (tensor.count < (uint64_t)steps)
+            status = dp_checkpoint_read(checkpoint, (uint32_t)i, lists[k].memory, tensor.count * 8);
+        if (status < 0)
+            return status;
+    }
     return DP_OK;
 }
 
-/* The placement in the checkpoint becomes the one in use. */
-static dp_status_t load_checkpoint(trainer_t *t, int64_t *first_out)
+/* Whether the checkpoint that was loaded is of this run. here: its settings; the load may have put
+ * the other ones in their place. */
+static dp_status_t check_taken(const trainer_t *t, history_t *h, const char *here, uint64_t step)
 {
+    const char *folder = t->options->checkpoint;
+    const bool tell = dp_group_rank(t->group) == 0;
+    dp_checkpoint_t *checkpoint;
+    char *there;
+    dp_status_t status = dp_checkpoint_open(folder, step, &checkpoint);
+
+    if (status < 0)
+        return status;
+    there = settings_read(checkpoint);
+    if (there != NULL)
+        status = settings_compare(here, there, folder, tell);
+    else if (tell)
+        fprintf(stderr, "train_moe: step %llu in %s has no settings to compare with: an earlier version saved it\n",
+                (unsigned long long)step, folder);
+    free(there);
+    if (status == DP_OK)
+        status = read_history(h, checkpoint, t->options->steps);
+    dp_checkpoint_close(checkpoint);
+    memcpy(h->settings, here, strlen(here));
+    return status;
+}
+
+/* The placement in the checkpoint becomes the one in use. */
+static dp_status_t load_checkpoint(trainer_t *t, history_t *h, int64_t *first_out)
+{
+    char *here = options_run(t->options, t->text->hash);
     balance_t *b = &t->balance;
     const size_t bytes =
         balance_count(b) == 0 ? 0 : (size_t)b->shape.layers * (size_t)b->shape.replicas * sizeof(int32_t);
     uint64_t step = 0;
     dp_status_t status;
 
+    if (here == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a list of settings");
     if (bytes > 0)
         memcpy(b->next, b->placement, bytes);
     status = dp_pipeline_load(t->pipeline, t->options->checkpoint, &step);
+    if (status == DP_OK)
+        status = check_taken(t, h, here, step);
+    free(here);
     if (status != DP_OK)
         return status;
     *first_out = (int64_t)step;
@@ -178,10 +237,11 @@ static dp_status_t load_checkpoint(trainer_t *t, int64_t *first_out)
 
 dp_status_t checkpoint_register(trainer_t *t, history_t *h)
 {
-    const options_t *o = t->options;
     dp_status_t status;
 
-    h->run[0] = o->steps, h->run[1] = o->seed, h->run[2] = (int64_t)t->text->hash;
+    h->settings = options_run(t->options, t->text->hash);
+    if (h->settings == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a list of settings");
     status = register_optimizer(t);
     if (status == DP_OK)
         status = register_balance(t);
@@ -192,10 +252,8 @@ dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
 {
     const options_t *o = t->options;
     int64_t step = 0;
-    dp_status_t status = compare_run(t, h->run);
+    dp_status_t status = load_checkpoint(t, h, &step);
 
-    if (status == DP_OK)
-        status = load_checkpoint(t, &step);
     if (status == DP_PENDING)
         status = trainer_begin_again(t);
     if (status >= 0 && o->resume && step >= o->steps)

@@ -55,6 +55,7 @@ typedef struct session {
     FILE *report; /* into report_text; rank 0 shows it */
     char *report_text;
     size_t report_bytes, shown_bytes;
+    bool resumes; /* begins with a checkpoint */
     bool differs; /* --verify found a difference */
     bool unsaved; /* the last save failed */
     bool stopped; /* by SIGTERM, behind a save */
@@ -136,6 +137,7 @@ static void clear_session(session_t *s)
     if (s->report != NULL)
         fclose(s->report);
     free(s->report_text);
+    free(s->history.settings);
     free(s->history.loss);
     free(s->history.norm);
     free(s->history.imbalance);
@@ -475,9 +477,7 @@ static dp_status_t conclude(session_t *s)
 
 static dp_status_t run_open(session_t *s)
 {
-    /* all ranks may have died at once */
-    int64_t step =
-        s->options.resume || (s->environment.again && checkpoint_is_ours(&s->options, s->environment.job)) ? -1 : 0;
+    int64_t step = s->resumes ? -1 : 0;
     dp_status_t status;
 
     status = checkpoint_register(&s->trainer, &s->history);
@@ -507,8 +507,12 @@ static dp_status_t run_session(session_t *s)
     s->environment.struct_size = sizeof(s->environment);
     if (status == DP_OK)
         status = dp_group_environment(&s->environment);
-    if (status == DP_OK)
-        status = options_fit(&s->options, dp_group_size(s->group));
+    if (status < 0)
+        return status;
+    /* all ranks may have died at once */
+    s->resumes = s->options.resume || (s->environment.again && checkpoint_is_ours(&s->options, s->environment.job));
+    s->options.of_checkpoint = s->resumes ? checkpoint_microbatches(&s->options) : 0;
+    status = options_fit(&s->options, dp_group_size(s->group));
     if (status == DP_OK)
         status = check_outputs(s);
     if (status < 0)

@@ -9,11 +9,9 @@
 
 #include "trainer.h"
 
-enum { RUN_FACTS = 3 };
-
 /* What happened so far; the same on every rank. */
 typedef struct history {
-    int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text */
+    char *settings; /* options_run */
     int64_t steps, nvalid;
     int64_t begun;        /* steps of the checkpoint that was read last */
     double *loss, *norm;  /* [steps] */
@@ -51,13 +49,14 @@ dp_status_t partition_layers(const options_t *options, const text_t *text, dp_gr
 /* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins
  * where there is none; *step_out: the step to go on with. begin: makes ready for saving, before
  * step `step`. save: after `steps` steps, where --every says so or they are the last ones. is_ours:
- * the newest one is of the run that this job of the launcher began. All but register and is_ours
- * are collective. */
+ * the newest one is of the run that this job of the launcher began. microbatches: those of the run
+ * in the folder, 0: there is none. All but register, is_ours and microbatches are collective. */
 dp_status_t checkpoint_register(trainer_t *trainer, history_t *history);
 dp_status_t checkpoint_load(trainer_t *trainer, history_t *history, int64_t *step_out);
 dp_status_t checkpoint_begin(trainer_t *trainer, int64_t step);
 dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps, bool last);
 bool checkpoint_is_ours(const options_t *options, uint64_t job);
+int64_t checkpoint_microbatches(const options_t *options);
 
 /* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree.
  * Collective. */

@@ -99,6 +99,64 @@ expect 2 err 'seed is 2, that of the run' "another seed"
 threads 4 $common --resume
 expect 2 err 'goes with --checkpoint' "--resume alone"
 
+# What makes another run is refused, with both values; also where the newest checkpoint is broken and another one is taken.
+differs() { # SENTENCE OPTIONS...
+    sentence=$1
+    shift
+    interrupted all
+    cp -r "$work/all/step-00000008" "$work/ck/"
+    printf x | dd of="$work/ck/step-00000008/model-00002-of-00004.safetensors" bs=1 seek=20000 conv=notrunc 2>/dev/null
+    threads 4 $common $resume "$@"
+    expect 2 err "$sentence: it would not be the same run" "$*"
+}
+there="that of the run in $work/ck was"
+differs "--seed is 2, $there 1" --seed 2
+differs "--data is [0-9a-f]* (hash of the text), $there [0-9a-f]* (hash of the text)" --data "$DP_TEST_SRCDIR/CHANGELOG.md"
+differs "--gate is softmax, $there sigmoid" --gate softmax
+differs "--top-k is 1, $there 2" --top-k 1
+differs "--aux-alpha is 0.5, $there 0" --aux-alpha 0.5
+differs "--seq is 4, $there 8" --seq 4
+differs "--batch is 2, $there 1" --batch 2
+differs "--microbatches is 10, $there 8" --microbatches 10
+differs "--accumulate is 2, $there 1" --accumulate 2
+differs "--documents is 1, $there 0" --documents
+differs "--varlen is 1, $there 0" --varlen
+differs "--steps is 7, $there 8" --steps 7
+
+# What changes the losses from now on alone is told of.
+interrupted all
+threads 4 $common $resume --lr 0.5 --warmup 9 --bias-rate 0 --clip 2
+[ "$status" -eq 0 ] || complain "another learning rate: exit status $status"
+for change in '--lr is 0.5 .* was 0.004' '--warmup is 9 .* was 2' '--bias-rate is 0 .* was 0.002' '--clip is 2 .* was 1'; do
+    grep -q -e "^train_moe: $(echo "$change" | sed "s|\.\* was|from now on, in the run in $work/ck it was|")" "$work/err" ||
+        complain "not told: $change"
+done
+interrupted all
+threads 4 $common $resume
+[ -s "$work/err" ] && complain "a run that goes on as it was is told of"
+threads 2 --dp 2 $common $resume
+grep -q 'has had its 8 steps' "$work/err" || complain "a run that is over goes on: $(cat "$work/err")"
+
+# More steps than planned: those that were taken stay.
+interrupted all
+threads 4 $common $losses --steps 12 $resume
+[ "$status" -eq 0 ] || complain "more steps: exit status $status"
+grep -q -e "--steps is 12 from now on, in the run in $work/ck it was 8" "$work/err" || complain "more steps are not told of"
+[ "$(grep -c '' "$work/losses")" -eq $(($(grep -c '' "$work/one") + 4)) ] || complain "more steps: $(cat "$work/losses")"
+[ "$(head -n 4 "$work/losses")" = "$(head -n 4 "$work/one")" ] || complain "more steps: other losses before"
+[ -d "$work/ck/step-00000012" ] || complain "more steps: not saved"
+
+# Micro-batches follow the ranks where none are given: a run that goes on keeps its own.
+free=$(echo "$common" | sed 's/--microbatches 8 //')
+interrupted all
+threads 8 $free $losses $resume
+same one "4 ranks saved, 8 resumed with no micro-batches named"
+threads 8 $free $losses --checkpoint "$work/wide" --every 3 --keep 0
+mv "$work/losses" "$work/sixteen"
+interrupted wide
+threads 4 $free $losses $resume
+same sixteen "8 ranks saved, 4 resumed with no micro-batches named"
+
 # A folder of 100 KiB: the run goes on, says so, and ends with 1, as its last step is not on the disk.
 if unshare -m true 2>/dev/null && mkdir "$work/full" && unshare -m sh -c "mount -t tmpfs -o size=400k none $work/full" 2>/dev/null; then
     unshare -m sh -c "mount -t tmpfs -o size=400k none $work/full && { \"\$@\"; status=\$?; ls $work/full >$work/left; exit \$status; }" sh \
