@@ -55,7 +55,7 @@ fi
 cd "${DP_TEST_SRCDIR:-$(dirname "$0")/../..}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-find README.md CONTRIBUTING.md CHANGELOG.md docs include libdualpipe plugins conform tools apps examples python bench tests \
+find README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs include libdualpipe plugins conform tools apps examples python bench tests \
     \( -path tests/abi/frozen -o -path tests/data -o -path tests/fuzz/corpus \) -prune -o \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' ! -name Makefile.inc -o -name '*.md' \) -print |
     find_wide >"$work/wide"

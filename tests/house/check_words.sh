@@ -8,7 +8,7 @@ cd "${DP_TEST_SRCDIR:-$(dirname "$0")/../..}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
-everywhere="include libdualpipe plugins conform tools apps examples python docs tests bench README.md CONTRIBUTING.md"
+everywhere="include libdualpipe plugins conform tools apps examples python docs tests bench README.md CONTRIBUTING.md SECURITY.md"
 
 find_in() { # PATTERN PLACES...
     pattern=$1
