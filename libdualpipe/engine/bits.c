@@ -4,6 +4,7 @@
  * it. All say their digests; where two differ, memory has changed by itself. All ranks find the
  * same from the same digests. What they then look at once more tells which parameter it is, and
  * whose memory does not stay as it is. */
+#include "base/clock.h"
 #include "base/do.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -410,6 +411,7 @@ static dp_status_t compare(check_t *k)
  * all ranks. */
 static dp_status_t run_check(check_t *k)
 {
+    const int64_t begin = dp__now_ns();
     dp_pipeline_t *p = k->p;
     dp_status_t status = compare(k);
 
@@ -425,6 +427,8 @@ static dp_status_t run_check(check_t *k)
         status = dp__engine_fail(p, status, "comparing the bits of copies");
     } else {
         p->recovery.corrupt = 0;
+        dp_log(DP_LOG_DEBUG, "engine", "check_bits: %s: compared in %.3f ms", k->when,
+               1e-6 * (double)(dp__now_ns() - begin));
     }
     dp__free(k->told);
     dp__free(k->wrong);
