@@ -341,7 +341,7 @@ static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
         balance_forget(&s->trainer.balance);
         *step = -1;
     }
-    if (corrupt && is_first_rank(s))
+    if (corrupt && s->environment.respawn > 0 && is_first_rank(s))
         fprintf(stderr, "train_moe: %s\n", dp_last_error());
     status = get_ready(s, status, step);
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
