@@ -307,6 +307,9 @@ static void print_training(const trainer_t *t, const history_t *h, FILE *to)
     report_line(to, "loss",
                 "%.4f at first, %.4f at last (mean of %lld steps)%s; guessing by frequency %.4f (nats per byte)",
                 h->loss[0], mean_of(h->loss, h->steps - tail, h->steps), (long long)tail, valid, h->frequency_loss);
+    if (h->left_out > 0)
+        report_line(to, "saved", "%lld of %lld checkpoints were left out: an earlier one was still being written",
+                    (long long)h->left_out, (long long)h->saves);
 }
 
 static dp_status_t report_figures(const trainer_t *t, const dp_timeline_t *timeline, FILE *to)

@@ -295,7 +295,7 @@ dp_status_t checkpoint_begin(trainer_t *t, int64_t step)
     return status == DP_OK && step == 0 && !o->resume ? check_folder(t) : status;
 }
 
-dp_status_t checkpoint_save(trainer_t *t, int64_t steps, bool last)
+dp_status_t checkpoint_save(trainer_t *t, history_t *h, int64_t steps, bool last)
 {
     const options_t *o = t->options;
     dp_status_t status;
@@ -306,5 +306,7 @@ dp_status_t checkpoint_save(trainer_t *t, int64_t steps, bool last)
     if (last && dp_pipeline_save_wait(t->pipeline) < 0 && dp_group_health(t->group) < 0)
         return dp_group_health(t->group);
     status = dp_pipeline_save(t->pipeline, (uint64_t)steps);
+    h->saves++;
+    h->left_out += status == DP_PENDING;
     return status < 0 ? status : DP_OK;
 }

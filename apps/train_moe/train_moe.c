@@ -258,7 +258,7 @@ static dp_status_t look_back(session_t *s, int64_t steps)
     if (status == DP_OK && o->valid_every > 0 && (steps % o->valid_every == 0 || steps == o->steps))
         status = validate(s, steps);
     if (status == DP_OK && steps > h->begun)
-        status = checkpoint_save(&s->trainer, steps, steps == o->steps);
+        status = checkpoint_save(&s->trainer, h, steps, steps == o->steps);
     if (status == DP_OK && steps == o->steps)
         status = await_save(s);
     return status;
@@ -267,7 +267,7 @@ static dp_status_t look_back(session_t *s, int64_t steps)
 /* SIGTERM has come to one rank at least: all save after the same step, and end. */
 static dp_status_t stop(session_t *s, int64_t steps)
 {
-    dp_status_t status = checkpoint_save(&s->trainer, steps, true);
+    dp_status_t status = checkpoint_save(&s->trainer, &s->history, steps, true);
 
     if (status == DP_OK)
         status = await_save(s);

@@ -13,11 +13,12 @@
 typedef struct history {
     char *settings; /* options_run */
     int64_t steps, nvalid;
-    int64_t begun;        /* steps of the checkpoint that was read last */
-    double *loss, *norm;  /* [steps] */
-    double *imbalance;    /* [steps] max/mean tokens of the ranks of an expert group */
-    double *step_seconds; /* [steps] */
-    int64_t *valid_step;  /* [nvalid] after how many steps */
+    int64_t saves, left_out; /* checkpoints of this process; those that came while one was written */
+    int64_t begun;           /* steps of the checkpoint that was read last */
+    double *loss, *norm;     /* [steps] */
+    double *imbalance;       /* [steps] max/mean tokens of the ranks of an expert group */
+    double *step_seconds;    /* [steps] */
+    int64_t *valid_step;     /* [nvalid] after how many steps */
     double *valid_loss;
     double seconds;        /* spent in training steps */
     double frequency_loss; /* of guessing bytes by their frequency */
@@ -54,7 +55,7 @@ dp_status_t partition_layers(const options_t *options, const text_t *text, dp_gr
 dp_status_t checkpoint_register(trainer_t *trainer, history_t *history);
 dp_status_t checkpoint_load(trainer_t *trainer, history_t *history, int64_t *step_out);
 dp_status_t checkpoint_begin(trainer_t *trainer, int64_t step);
-dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps, bool last);
+dp_status_t checkpoint_save(trainer_t *trainer, history_t *history, int64_t steps, bool last);
 bool checkpoint_is_ours(const options_t *options, uint64_t job);
 int64_t checkpoint_microbatches(const options_t *options);
 

@@ -190,31 +190,56 @@ dp_status_t dp__checkpoint_clean(const char *folder)
 }
 
 typedef struct search {
-    uint64_t below, found;
+    const char *folder;
+    uint64_t below, found, hollow;
     bool any;
 } search_t;
+
+/* Only what is certain counts: other errors are for those who read it. */
+static dp_status_t look_for_index(const char *folder, uint64_t step, bool *missing_out)
+{
+    char path[DP__PATH_BYTES], index[DP__PATH_BYTES];
+
+    DO(path_of(path, folder, step, false));
+    DO(dp__path(index, path, DP__INDEX_NAME));
+    *missing_out = access(index, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+    return DP_OK;
+}
 
 static dp_status_t take_newest(void *user, uint64_t step)
 {
     search_t *s = user;
+    bool missing;
 
-    if (step < s->below && (!s->any || step > s->found)) {
-        s->any = true;
-        s->found = step;
+    if (step >= s->below || (s->any && step <= s->found))
+        return DP_OK;
+    DO(look_for_index(s->folder, step, &missing));
+    if (missing) {
+        s->hollow = step > s->hollow ? step : s->hollow;
+        return DP_OK;
     }
+    s->any = true;
+    s->found = step;
     return DP_OK;
+}
+
+dp_status_t dp__checkpoint_newest(const char *folder, uint64_t below, uint64_t *step_out, uint64_t *hollow_out)
+{
+    search_t s = {.folder = folder, .below = below};
+    const dp_status_t status = for_each(folder, false, take_newest, &s);
+
+    *step_out = s.found;
+    *hollow_out = s.hollow > s.found ? s.hollow : 0;
+    return status == DP_OK && !s.any ? DP_PENDING : status;
 }
 
 dp_status_t dp_checkpoint_newest(const char *folder, uint64_t below, uint64_t *step_out)
 {
-    search_t s = {.below = below};
-    dp_status_t status;
+    uint64_t hollow;
 
     if (folder == NULL || step_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_checkpoint_newest: folder or step_out is NULL");
-    status = for_each(folder, false, take_newest, &s);
-    *step_out = s.found;
-    return status == DP_OK && !s.any ? DP_PENDING : status;
+    return dp__checkpoint_newest(folder, below, step_out, &hollow);
 }
 
 /* First it loses its name, so that no half of it is ever taken for a whole. */

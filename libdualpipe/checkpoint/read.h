@@ -41,6 +41,10 @@ typedef dp_status_t (*dp__piece_fn)(void *user, size_t at, const void *data, siz
 dp_status_t dp__checkpoint_stream(dp_checkpoint_t *checkpoint, uint32_t i, void *buffer, size_t room, dp__piece_fn take,
                                   void *user);
 
+/* dp_checkpoint_newest; *hollow_out: a newer folder called like a checkpoint without an index, 0:
+ * none. */
+dp_status_t dp__checkpoint_newest(const char *folder, uint64_t below, uint64_t *step_out, uint64_t *hollow_out);
+
 /* Reads and checks the index of a checkpoint's folder. Errors name it; dp__index_free in any
  * case. */
 dp_status_t dp__index_read(const char *folder, dp__index_t *index_out);

@@ -204,10 +204,14 @@ typedef struct found {
 static dp_status_t find_checkpoint(dp_pipeline_t *p, const char *folder, uint64_t below, uint64_t *step_out)
 {
     found_t mine = {.status = DP_OK}, *all;
+    uint64_t hollow = 0;
     dp_status_t status;
 
     if (dp_group_rank(p->group) == 0)
-        mine.status = dp_checkpoint_newest(folder, below, &mine.step);
+        mine.status = dp__checkpoint_newest(folder, below, &mine.step, &hollow);
+    if (hollow > 0)
+        dp_log(DP_LOG_WARN, "checkpoint", "%s: folders without an index are passed over, as that of step %" PRIu64,
+               folder, hollow);
     all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
     if (all == NULL)
         return status;

@@ -83,10 +83,12 @@ rm -rf "$work/ck"
 head -c 4096 /dev/zero >"$work/tally"
 status=0
 DP_FAIL_TALLY=$work/tally DP_FAIL_WHO=launcher DP_FAIL_CALL=fsync DP_FAIL_ON=1 DP_FAIL_SLEEP_MS=300 LD_PRELOAD=$library \
-    timeout $((60 * scale)) "$train" $small --threads 2 $common --checkpoint "$work/ck" --every 1 --keep 0 \
+    timeout $((60 * scale)) "$train" $small --threads 2 $common --checkpoint "$work/ck" --every 1 --keep 0 --report "$work/report" \
     >"$work/out" 2>"$work/err" </dev/null || status=$?
 same 'a slow disk'
 grep -q 'is not saved: step [0-9]* is still being written' "$work/err" || complain 'a slow disk was not said'
+left=$(grep -c 'is not saved: step [0-9]* is still being written' "$work/err")
+grep -q "^saved .* $left of 8 checkpoints were left out" "$work/report" || complain "a slow disk: the report does not sum up $left: $(cat "$work/report")"
 [ -f "$work/ck/step-00000008/model.safetensors.index.json" ] || complain 'a slow disk: the last checkpoint is not there'
 rm -rf "$work/ck/step-00000008"
 threads 2 $common --checkpoint "$work/ck" --every 100 --resume

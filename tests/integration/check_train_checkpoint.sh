@@ -86,6 +86,13 @@ threads 4 $common $losses $resume
 grep -q 'step-00000008/model-00002-of-00004.safetensors: tensor .* an earlier one is tried' "$work/err" ||
     complain "a broken checkpoint was not named"
 same one "the newest is broken"
+# Folders of thousands of saves that came to nothing: one look and one sentence for all of them.
+interrupted all
+seq -f "$work/ck/step-%08g" 5 3004 | xargs mkdir
+threads 4 $common $losses $resume
+same one "3,000 folders without an index"
+[ "$(grep -c '' "$work/err")" -eq 1 ] || complain "3,000 folders without an index: $(head -n 3 "$work/err")"
+grep -q 'folders without an index are passed over, as that of step 3004' "$work/err" || complain "folders without an index are not told of"
 interrupted all
 threads 4 $common $resume --hidden 16
 [ "$status" -ne 0 ] || complain "another model was loaded"

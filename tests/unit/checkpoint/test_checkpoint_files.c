@@ -105,6 +105,9 @@ START_TEST(the_newest_are_kept)
     files_write(files_path(path, folder, "step-00000003/notes.txt"), "mine", 4);
     ck_assert_int_eq(dp_checkpoint_newest(folder, UINT64_MAX, &step), DP_OK);
     ck_assert_uint_eq(step, 100);
+    mkdir(files_path(path, folder, "step-00000200"), 0777); /* that has no index */
+    ck_assert_int_eq(dp_checkpoint_newest(folder, UINT64_MAX, &step), DP_OK);
+    ck_assert_uint_eq(step, 100);
     ck_assert_int_eq(dp_checkpoint_newest(folder, 100, &step), DP_OK);
     ck_assert_uint_eq(step, 20);
     ck_assert_int_eq(dp__checkpoint_keep(folder, 20, saved_origin.run, 2), DP_OK);
