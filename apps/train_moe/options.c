@@ -112,6 +112,9 @@ static const option_row_t rows[] = {
     {INTEGER("zero", zero, 0, 1, "0", "0|1"),
      .help =
          "1: each rank that holds a parameter keeps AdamW's state of its shard alone (ZeRO-1). Same bits, less memory"},
+    {INTEGER("buddy", buddy, 0, 1, "1", "0|1"),
+     .help =
+         "1: with dualpipe run --respawn, ranks whose state no other rank has copy it into memory that outlives them"},
     {FLAG("one-accumulator", one_accumulator),
      .help =
          "sum a step's gradients in one accumulator, not in one for each half: less memory, other last bits than dualpipe"},

@@ -91,6 +91,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .check_finite = o->check_finite,
         .check_bits = (int32_t)o->check_bits,
         .zero = (int32_t)o->zero,
+        .buddy = o->buddy && o->eplb == 0, /* experts that move are not gone back with */
         .one_accumulator = o->one_accumulator,
         .tokens = o->varlen || o->documents ? (uint32_t)t->tokens : 0,
         .documents = o->documents ? lengths_most(o) : 0,

@@ -6,6 +6,7 @@
  *   swap.c     another comm backend between two steps
  *   recover.c  the same pipeline after a death: which step counts, and who gets whose state
  *   move.c     the state of a rank moved to another
+ *   buddy.c    a copy of it that outlives its process
  *   view.c     what a trainer asks of an open pipeline
  *   programs.c the schedule and the programs made of it
  *   agree.c    what must be the same on all ranks
@@ -112,6 +113,7 @@ struct dp_pipeline {
     dp__guard_t guard;
     bool finite; /* what passes make is looked at */
     dp__recovery_t recovery;
+    dp__buddy_t buddy;
     dp__states_t states;
     dp__ties_t ties;
     bool gathering; /* parameters may still be on their way */

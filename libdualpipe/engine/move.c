@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "group/reform.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 enum { BLOCK_BYTES = 256 * 1024, BLOCKS = 4 };
@@ -63,8 +64,11 @@ static dp_status_t pass_block(road_t *r, char *memory, size_t bytes)
     return r->vt->release(r->end, tag.number, r->stream);
 }
 
-static dp_status_t pass(road_t *r, void *memory, size_t bytes)
+static dp_status_t pass(void *user, int32_t chunk, void *memory, size_t bytes)
 {
+    road_t *r = user;
+
+    (void)chunk;
     for (size_t at = 0; at < bytes; at += BLOCK_BYTES)
         DO(pass_block(r, (char *)memory + at, bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES));
     return DP_OK;
@@ -72,37 +76,32 @@ static dp_status_t pass(road_t *r, void *memory, size_t bytes)
 
 /* ---- what there is ---- */
 
-static dp_status_t pass_chunk(road_t *r, int32_t c)
+static bool is_shared(const dp_state_t *s)
 {
-    const dp_pipeline_t *p = r->p;
+    return s->scope == DP_STATE_PIPELINE || s->scope == DP_STATE_JOB;
+}
 
-    DO(pass(r, p->chunks[c].params, p->chunks[c].param_bytes));
+static dp_status_t walk_chunk(const dp_pipeline_t *p, int32_t c, dp__visit_state_fn visit, void *user)
+{
+    DO(visit(user, c, p->chunks[c].params, p->chunks[c].param_bytes));
     for (int32_t i = 0; i < p->states.n; i++) {
         const dp_state_t *s = &p->states.at[i];
 
-        if (s->scope != DP_STATE_PIPELINE && s->scope != DP_STATE_JOB && s->chunk == c)
-            DO(pass(r, s->memory, dp__state_bytes(s)));
+        if (!is_shared(s) && s->chunk == c)
+            DO(visit(user, c, s->memory, dp__state_bytes(s)));
     }
     return DP_OK;
 }
 
-static dp_status_t pass_chunks(road_t *r)
+dp_status_t dp__walk_state(const dp_pipeline_t *p, unsigned what, dp__visit_state_fn visit, void *user)
 {
-    for (int32_t stage = 0; stage < dp_schedule_stages(r->p->schedule); stage++)
-        for (int32_t c = 0; c < r->p->nchunks; c++)
-            if (r->p->chunks[c].place.stage == stage)
-                DO(pass_chunk(r, c));
-    return DP_OK;
-}
-
-static dp_status_t pass_shared(road_t *r)
-{
-    for (int32_t i = 0; i < r->p->states.n; i++) {
-        const dp_state_t *s = &r->p->states.at[i];
-
-        if (s->scope == DP_STATE_PIPELINE || s->scope == DP_STATE_JOB)
-            DO(pass(r, s->memory, dp__state_bytes(s)));
-    }
+    for (int32_t stage = 0; (what & DP__MOVE_CHUNKS) != 0 && stage < dp_schedule_stages(p->schedule); stage++)
+        for (int32_t c = 0; c < p->nchunks; c++)
+            if (p->chunks[c].place.stage == stage)
+                DO(walk_chunk(p, c, visit, user));
+    for (int32_t i = 0; (what & DP__MOVE_SHARED) != 0 && i < p->states.n; i++)
+        if (is_shared(&p->states.at[i]))
+            DO(visit(user, -1, p->states.at[i].memory, dp__state_bytes(&p->states.at[i])));
     return DP_OK;
 }
 
@@ -115,10 +114,8 @@ dp_status_t dp__move_state(dp_pipeline_t *p, int32_t from, int32_t to, unsigned 
     if (self != from && self != to)
         return DP_OK;
     status = open_road(&r, from, to);
-    if (status >= 0 && (what & DP__MOVE_CHUNKS) != 0)
-        status = pass_chunks(&r);
-    if (status >= 0 && (what & DP__MOVE_SHARED) != 0)
-        status = pass_shared(&r);
+    if (status >= 0)
+        status = dp__walk_state(p, what, pass, &r);
     if (status >= 0)
         status = dp__stream_finish(p, r.stream);
     if (status < 0) {

@@ -54,6 +54,8 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
         return dp_fail(DP_ERR_INVALID, "ep %d, dp %d, slots %d: none may be negative", o->ep, o->dp, o->slots);
     if (o->zero < 0 || o->zero > 1)
         return dp_fail(DP_ERR_INVALID, "zero is %d: 0 and 1 (ZeRO-1) are legal", o->zero);
+    if (o->buddy < 0 || o->buddy > 1)
+        return dp_fail(DP_ERR_INVALID, "buddy is %d: 0 and 1 are legal", o->buddy);
     if (o->one_accumulator < 0 || o->one_accumulator > 1)
         return dp_fail(DP_ERR_INVALID, "one_accumulator is %d: 0 and 1 are legal", o->one_accumulator);
     if (o->check_bits < 0)
@@ -208,6 +210,7 @@ static void close_epoch(dp_pipeline_t *p, void (*tell)(void *user))
     if (!p->run.failed)
         (void)dp__gather_finish(p); /* closing streams cuts off what is on them */
     p->gathering = false;
+    dp__buddy_rest(p);
     for (int32_t i = 0; i < dp__stream_count(p); i++)
         if (dp__stream_at(p, i) != NULL)
             p->device_vt->stream_close(dp__stream_at(p, i));
@@ -324,6 +327,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
     dp__save_unlock(p);
     dp__trace_write(p);
     close_epoch(p, p->options.unbuild);
+    dp__buddy_close(p);
     if (p->device != NULL) {
         dp__chunks_close(p);
         dp__profile_close(p);

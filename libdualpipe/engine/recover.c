@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * recover.c: the same pipeline after a death. Which step counts is decided by what the ranks hold
- * when they come together again; whoever does not hold that gets it from a rank that does. */
+ * when they come together again; whoever does not hold that gets it from a rank that does, or has a
+ * copy of it (buddy.c). */
 #include "base/do.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -19,9 +20,11 @@ enum { WHY_BYTES = 1024, MOST_CORRUPT = 3 };
 /* What a rank says once all are open again. */
 typedef struct statement {
     uint32_t holds, step;
+    uint32_t torn;   /* what it holds is not whole */
     int64_t start;   /* the trainer's own step, where nobody holds anything */
     uint64_t states; /* digest of what is registered */
     uint64_t wrong;  /* its memory has changed */
+    uint32_t copies[DP__COPIES], copy_steps[DP__COPIES];
 } statement_t;
 
 /* ---- coming together ---- */
@@ -51,6 +54,7 @@ static void count_step(dp_pipeline_t *p)
 {
     p->recovery.holds++;
     p->recovery.step = p->run.step;
+    p->recovery.torn = dp__zero_is_on(p);
 }
 
 /* Some may have heard that the step counts, and have begun their update, when the rank died. */
@@ -80,7 +84,9 @@ dp_status_t dp_pipeline_commit(dp_pipeline_t *p)
     if (p->recovery.holds == 0)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_commit: dp_pipeline_recover was not called before the first step");
     DO(dp__bits_check_step(p));
-    status = dp__group_respawns(p->group) ? dp__group_commit(p->group) : DP_OK;
+    status = dp__buddy_finish(p);
+    if (status >= 0 && dp__group_respawns(p->group))
+        status = dp__group_commit(p->group);
     if (status >= 0) {
         count_step(p);
         return DP_OK;
@@ -134,6 +140,7 @@ static bool of_pipelines(const dp_pipeline_t *p)
 static dp_status_t lost(dp_pipeline_t *p, const statement_t *all, int32_t rank, const char *what)
 {
     p->recovery.holds = 0;
+    dp__buddy_forget(p);
     if (all[rank].wrong != 0)
         return dp_fail(DP_ERR_LOST,
                        "memory of rank %d may have changed, and no rank is known to hold %s as it was: a checkpoint "
@@ -150,12 +157,12 @@ static dp_status_t look_for_holders(dp_pipeline_t *p, const statement_t *all, ui
 
     for (int32_t r = 0; r < dp_group_size(p->group); r++) {
         if (all[r].holds != holds && dp__zero_is_on(p))
-            return lost(p, all, r, "its shards of the optimizer's state (options.zero: there is one copy of each)");
+            return lost(p, all, r, "its shards of the optimizer's state (options.zero: a buddy alone has a copy)");
         if (all[r].holds != holds && holder_of_stages(p, all, r, holds) < 0)
             return lost(p, all, r,
                         all[r].wrong != 0 ? "its stages"
                         : copies          ? "its stages (their other copies have died as well)"
-                                          : "its stages (in this placement there is one copy of each)");
+                                          : "its stages (in this placement a buddy alone has a copy)");
         if (all[r].holds != holds && apart && holder_of_pipeline(p, all, r, holds) < 0)
             return lost(p, all, r, "the state of its pipeline");
     }
@@ -210,9 +217,82 @@ static dp_status_t compare_holds(const statement_t *all, int32_t n)
     return DP_OK;
 }
 
+/* ---- what buddies have ---- */
+
+/* What a rank has in its own memory: one that is new has what its trainer made. */
+static uint32_t living_state(const statement_t *s)
+{
+    if (s->torn || s->wrong)
+        return 0;
+    return s->holds != 0 || s->start < 0 ? s->holds : (uint32_t)s->start + 1;
+}
+
+static bool has_state(const statement_t *s, uint32_t holds)
+{
+    return living_state(s) == holds || s->copies[0] == holds || s->copies[1] == holds;
+}
+
+static bool all_have(const statement_t *all, int32_t n, uint32_t holds)
+{
+    for (int32_t r = 0; r < n; r++)
+        if (!has_state(&all[r], holds))
+            return false;
+    return true;
+}
+
+static uint32_t newest_of_all(const statement_t *all, int32_t n)
+{
+    const uint32_t known[] = {living_state(&all[0]), all[0].copies[0], all[0].copies[1]};
+    uint32_t newest = 0;
+
+    for (int i = 0; i < 3; i++)
+        if (known[i] > newest && all_have(all, n, known[i]))
+            newest = known[i];
+    return newest;
+}
+
+/* The number of the step that follows a state. */
+static uint32_t step_behind(const statement_t *all, int32_t n, uint32_t holds)
+{
+    uint32_t step = 0;
+
+    for (int32_t r = 0; r < n; r++) {
+        if (all[r].holds == holds && all[r].step > step)
+            step = all[r].step;
+        for (int i = 0; i < DP__COPIES; i++)
+            if (all[r].copies[i] == holds && all[r].copy_steps[i] > step)
+                step = all[r].copy_steps[i];
+    }
+    return step;
+}
+
+/* 0: nothing died, or there is no state that all have. */
+static uint32_t buddies_state(const dp_pipeline_t *p, const statement_t *all, int32_t n)
+{
+    bool held = false;
+
+    for (int32_t r = 0; r < n; r++)
+        held = held || all[r].holds != 0 || all[r].copies[0] != 0 || all[r].copies[1] != 0;
+    return held && dp__buddy_is_on(p) ? newest_of_all(all, n) : 0;
+}
+
+static dp_status_t go_back(dp_pipeline_t *p, const statement_t *all, int32_t n, uint32_t holds, int64_t *step)
+{
+    const statement_t *own = &all[dp_group_rank(p->group)];
+
+    DO(dp__buddy_settle(p, holds, living_state(own) != holds));
+    p->recovery.holds = holds;
+    p->recovery.torn = false;
+    p->run.step = p->recovery.step = step_behind(all, n, holds);
+    *step = (int64_t)holds - 1;
+    return DP_OK;
+}
+
 /* Nobody holds anything: all begin alike, or read what they begin with. */
 static dp_status_t begin_recovery(dp_pipeline_t *p, const statement_t *all, int32_t n)
 {
+    dp__buddy_forget(p);
+    p->recovery.torn = false;
     for (int32_t r = 0; r < n; r++)
         if (all[r].start < 0)
             return dp_fail(DP_ERR_LOST, "rank %d holds nothing yet: a checkpoint has to be read on all ranks", r);
@@ -227,8 +307,12 @@ static dp_status_t begin_recovery(dp_pipeline_t *p, const statement_t *all, int3
 static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, int64_t *step)
 {
     const statement_t *top = &all[0];
+    uint32_t common;
 
     DO(compare_holds(all, n));
+    common = buddies_state(p, all, n);
+    if (common != 0)
+        return go_back(p, all, n, common, step);
     for (int32_t r = 1; r < n; r++)
         if (all[r].holds > top->holds || (all[r].holds == top->holds && all[r].step > top->step))
             top = &all[r];
@@ -244,10 +328,20 @@ static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, in
 /* With all ranks open: whoever does not hold what counts gets it. */
 static dp_status_t share(dp_pipeline_t *p, int64_t *step)
 {
-    const statement_t mine = {p->recovery.holds, p->recovery.step, *step, digest_states(p), p->recovery.wrong};
+    statement_t mine = {.holds = p->recovery.holds,
+                        .step = p->recovery.step,
+                        .start = *step,
+                        .states = digest_states(p),
+                        .torn = p->recovery.torn,
+                        .wrong = p->recovery.wrong};
+    statement_t *all;
     dp_status_t status;
-    statement_t *all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
 
+    DO(dp__buddy_open(p));
+    if (p->recovery.wrong) /* copies were made of that memory */
+        dp__buddy_forget(p);
+    dp__buddy_list(p, mine.copies, mine.copy_steps);
+    all = dp__ask_ranks(p, &mine, sizeof(mine), &status);
     if (all != NULL)
         status = agree(p, all, dp_group_size(p->group), step);
     dp__free(all);
@@ -280,6 +374,8 @@ dp_status_t dp_pipeline_recover(dp_pipeline_t *p, dp_status_t status, int64_t *s
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_recover: it is called with DP_OK once, before the first step");
     if (*step < 0)
         p->recovery.holds = 0;
+    if (*step < 0 && status < 0)
+        dp__buddy_forget(p);
     if (status >= 0)
         status = share(p, step);
     while (status < 0 && status != DP_ERR_LOST && (p->recovery.reformed || can_go_on(p))) {

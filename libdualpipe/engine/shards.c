@@ -339,6 +339,8 @@ dp_status_t dp__gather_finish(dp_pipeline_t *p)
 
     if (p->gathering)
         status = dp__stream_finish(p, p->lanes.stream[DP_LANE_REDUCE]);
+    if (p->gathering && status >= 0)
+        p->recovery.torn = false;
     p->gathering = false;
     return status;
 }

@@ -29,6 +29,8 @@ typedef struct dp__recovery {
     int reformed;    /* the group has come together again, the pipeline is not open yet */
     bool wrong;      /* bits.c: we hold nothing, because our memory has changed */
     int32_t corrupt; /* checks of bits that found something, since the latest that did not */
+    /* shards: our parameters are not those of `holds` before all have given theirs */
+    bool torn;
 } dp__recovery_t;
 
 /* state.c: what was registered, in that order. */
@@ -54,5 +56,35 @@ dp_status_t dp__bits_check_save(dp_pipeline_t *p, uint64_t steps);
 enum { DP__MOVE_CHUNKS = 1, DP__MOVE_SHARED = 2 };
 
 dp_status_t dp__move_state(dp_pipeline_t *p, int32_t from, int32_t to, unsigned what);
+/* All that a rank holds, in that order. chunk: whose it is, -1: of pipeline and job. */
+typedef dp_status_t (*dp__visit_state_fn)(void *user, int32_t chunk, void *memory, size_t bytes);
+dp_status_t dp__walk_state(const dp_pipeline_t *p, unsigned what, dp__visit_state_fn visit, void *user);
+
+/* buddy.c: nothing where it is not used. */
+enum { DP__COPIES = 2 };
+
+typedef struct dp__buddy {
+    struct dp__buddy_head *head; /* mapped; NULL: not used */
+    size_t bytes;                /* of a copy, as it lies there */
+    dp_stream_t *stream;         /* NULL: nothing was copied in this epoch */
+    uint32_t holds;              /* what was copied latest, or is being copied; 0: nothing */
+    uint64_t stamp;              /* is copied last */
+} dp__buddy_t;
+
+/* Whether a rank's copy counts where it dies: the same on all ranks. */
+bool dp__buddy_is_on(const dp_pipeline_t *p);
+dp_status_t dp__buddy_open(dp_pipeline_t *p);
+/* begin: before a training step. finish: before its commit, which waits for it. */
+dp_status_t dp__buddy_begin(dp_pipeline_t *p);
+dp_status_t dp__buddy_finish(dp_pipeline_t *p);
+/* What is complete there: holds and the number of the next step, `holds` 0: nothing. */
+void dp__buddy_list(const dp_pipeline_t *p, uint32_t holds_out[DP__COPIES], uint32_t step_out[DP__COPIES]);
+/* All ranks go on with `holds`; restores: we do not have it ourselves. */
+dp_status_t dp__buddy_settle(dp_pipeline_t *p, uint32_t holds, bool restores);
+/* What is there is unusable. */
+void dp__buddy_forget(dp_pipeline_t *p);
+/* rest: before what is being copied goes. */
+void dp__buddy_rest(dp_pipeline_t *p);
+void dp__buddy_close(dp_pipeline_t *p);
 
 #endif

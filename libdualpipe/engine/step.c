@@ -192,6 +192,8 @@ static dp_status_t run_step(dp_pipeline_t *p, const dp__plan_t *plan, const dp_s
     DO(dp__lengths_take(p, step));
     tell_step(p, step);
     DO(dp__ties_check(p));
+    if (!step->forward_only)
+        DO(dp__buddy_begin(p));
     DO(p->options.graph ? dp__graph_put(p, plan, step) : dp__step_put(p, plan, step));
     DO(finish_streams(p));
     DO(dp__save_copied(p));
@@ -225,6 +227,8 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
         dp__engine_settle(p); /* what the trainer lent is not used any more */
         return status;
     }
+    if (p->gathering)
+        p->recovery.torn = false;
     p->gathering = false;
     for (int32_t l = 0; l < p->links.n && !p->graphs.replayed; l++)
         p->links.at[l].base +=

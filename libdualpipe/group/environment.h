@@ -11,8 +11,8 @@
 /* A decimal number from low to high, and nothing else. DP_ERR_INVALID, also when the variable is
  * not there. */
 dp_status_t dp__environment_number(const char *name, int32_t low, int32_t high, int32_t *number_out);
-/* DUALPIPE_LAUNCH, what `dualpipe run` tells its ranks: run (the job's name), secret, ends and
- * listen (descriptors), respawn, again. Keys that we do not know are of a newer launcher, and
+/* DUALPIPE_LAUNCH, what `dualpipe run` tells its ranks: run (the job's name), secret, ends, listen
+ * and memory (descriptors), respawn, again. Keys that we do not know are of a newer launcher, and
  * ignored. DP_ERR_INVALID: the key is missing, or its value no such number. */
 dp_status_t dp__launch_number(const char *key, int32_t low, int32_t high, int32_t *number_out);
 bool dp__launch_has(const char *key);

@@ -83,8 +83,28 @@ end 137
 grep -q '^dualpipe run: rank 1 (pid [0-9]*) was ended.*; it died 3 times in the same operation: before its first operation' "$work/err" ||
     complain "thrice: nobody says where it died"
 
+# Where no other rank has a rank's state, its buddy has it: one after the other dies, then all at once. No checkpoint is given.
+for layout in '--schedule 1f1b --ep 2' '--schedule dualpipev' '--zero 1'; do
+    ranks 4 $options --losses "$work/undisturbed" $layout
+    [ "$status" -eq 0 ] || complain "undisturbed: exit status $status"
+    rm -f "$work/losses"
+    begin "buddy $layout" 7 4 --losses "$work/losses" $layout
+    await 1 'step  *20/'
+    kill_rank 2
+    await 1 'was replaced'
+    kill_rank 0
+    await 2 '^\(\[0\] \)*layout '
+    kill_rank 3
+    sleep 0.2
+    kill -KILL $(for r in 0 1 2 3; do member $r; done)
+    end 0
+    same_losses "$work/losses"
+    grep -q 'MiB of it are two copies of its state' "$work/out" || complain "$name: the memory of the copies is not announced"
+    [ "$(grep -c 'started again' "$work/err")" -eq 7 ] || complain "$name: not 7 deaths"
+done
+
 # Where nobody holds the state of the dead rank, all say so.
-begin v 3 4 --schedule dualpipev
+begin v 3 4 --schedule dualpipev --buddy 0
 await 1 'step  *20/'
 kill_rank 1
 end 17
@@ -100,7 +120,7 @@ await_checkpoint() {
         sleep 0.02
     done
 }
-for layout in '--schedule 1f1b' '--ep 2 --eplb 40 --skew 0.3'; do
+for layout in '--schedule 1f1b --buddy 0' '--ep 2 --eplb 40 --skew 0.3'; do
     ranks 4 $options --losses "$work/undisturbed" $layout
     [ "$status" -eq 0 ] || complain "undisturbed: exit status $status"
     rm -rf "$work/ck" "$work/losses"

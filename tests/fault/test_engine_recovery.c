@@ -173,6 +173,115 @@ START_TEST(other_layouts)
 }
 END_TEST
 
+/* ---- buddies: nobody else has the state of a rank ---- */
+
+static const r_setting_t buddies[] = {
+    {.method = "1f1b", .dp = 1, .buddy = true},
+    {.method = "interleaved", .dp = 1, .buddy = true},
+    {.method = "dualpipev", .dp = 1, .buddy = true},
+    {.method = "dualpipe", .dp = 1, .zero = true, .buddy = true},
+    {.method = "1f1b", .dp = 2, .zero = true, .buddy = true},
+};
+
+START_TEST(a_buddy_changes_nothing)
+{
+    const r_shared_t with = undisturbed(&buddies[_i]);
+    r_setting_t alone = buddies[_i];
+    r_shared_t without;
+
+    alone.buddy = false;
+    without = undisturbed(&alone);
+    ck_assert(memcmp(with.losses, without.losses, sizeof(with.losses)) == 0);
+    ck_assert(memcmp(with.digest, without.digest, sizeof(with.digest)) == 0);
+}
+END_TEST
+
+/* The first operations are beside the copy; whoever dies there takes all back by a step. */
+START_TEST(a_buddy_has_any_operation)
+{
+    const r_setting_t *setting = &buddies[_i];
+    const r_shared_t due = undisturbed(setting);
+    const int kernels = strcmp(setting->method, "dualpipe") == 0 ? KERNELS : KERNELS / 2 * setting->dp;
+
+    for (int32_t rank = 0; rank < R_RANKS; rank++)
+        for (int kernel = rank; kernel < kernels; kernel += kernel < 4 ? 4 : stride()) {
+            const r_death_t death = {.rank = rank, .life = 1, .moment = R_AT_KERNEL, .step = kernel % 4, .n = kernel};
+
+            check(setting, &due, &death, 1);
+        }
+}
+END_TEST
+
+START_TEST(a_buddy_has_the_step_before)
+{
+    static const r_moment_t moments[] = {R_AFTER_STEP, R_IN_UPDATE, R_AFTER_UPDATE};
+    const r_setting_t *setting = &buddies[_i];
+    const r_shared_t due = undisturbed(setting);
+
+    for (int32_t rank = 0; rank < R_RANKS; rank++)
+        for (int i = 0; i < 3; i++) {
+            const r_death_t death = {.rank = rank, .life = 1, .moment = moments[i], .step = (rank + i) % (R_STEPS - 1)};
+
+            check(setting, &due, &death, 1);
+        }
+    for (int32_t told = 0; told < R_RANKS; told++)
+        check(setting, &due, &(r_death_t){.rank = 0, .life = 1, .moment = R_SENDING, .step = 1, .n = told}, 1);
+}
+END_TEST
+
+static const struct {
+    const char *what;
+    r_death_t deaths[R_DEATHS];
+    int n;
+} with_buddy[] = {
+    {"all in an update",
+     {{0, 1, R_IN_UPDATE, 2, 0}, {1, 1, R_IN_UPDATE, 2, 0}, {2, 1, R_IN_UPDATE, 2, 0}, {3, 1, R_IN_UPDATE, 2, 0}},
+     4},
+    {"all behind it",
+     {{0, 1, R_AFTER_UPDATE, 2, 0},
+      {1, 1, R_AFTER_UPDATE, 2, 0},
+      {2, 1, R_AFTER_UPDATE, 2, 0},
+      {3, 1, R_AFTER_UPDATE, 2, 0}},
+     4},
+    {"a rank, then its mirror", {{0, 1, R_IN_UPDATE, 1, 0}, {3, 1, R_RETIRING, 0, 0}}, 2},
+    {"the same rank, again in its first step", {{1, 1, R_IN_UPDATE, 1, 0}, {1, 2, R_AT_KERNEL, 1, 0}}, 2},
+    {"the same rank, before it has its state", {{1, 1, R_AT_KERNEL, 3, 9}, {1, 2, R_BEFORE_RECOVERING, 0, 0}}, 2},
+    {"the same rank, behind the update", {{2, 1, R_AT_KERNEL, 1, 30}, {2, 2, R_AFTER_UPDATE, 1, 0}}, 2},
+    {"before the first step", {{2, 1, R_BEFORE_RECOVERING, 0, 0}, {1, 1, R_AT_KERNEL, 0, 1}}, 2},
+};
+
+START_TEST(buddies_outlive_several)
+{
+    for (size_t i = 0; i < sizeof(buddies) / sizeof(buddies[0]); i++) {
+        const r_shared_t due = undisturbed(&buddies[i]);
+
+        check(&buddies[i], &due, with_buddy[_i].deaths, with_buddy[_i].n);
+    }
+}
+END_TEST
+
+/* A rank, and what its buddy has. */
+START_TEST(both_copies_are_lost)
+{
+    const r_death_t death = {.rank = 2, .life = 1, .moment = R_AT_KERNEL, .step = 2, .n = 20};
+    r_setting_t setting = buddies[_i];
+    const r_shared_t due = undisturbed(&setting);
+    forked_job_t job;
+
+    setting.buddy_dies = setting.reads_checkpoint = true;
+    r_run(&job, &setting, &death, 1);
+    expect_same(&job, &due);
+    for (int r = 0; r < R_RANKS; r++)
+        ck_assert_int_eq(((const r_shared_t *)job.shared)->lost[r], 1);
+    forked_end(&job);
+
+    setting.reads_checkpoint = false;
+    r_run(&job, &setting, &death, 1);
+    forked_expect_all(&job, DP_ERR_LOST, "a checkpoint has to be read");
+    forked_end(&job);
+}
+END_TEST
+
 /* Both mirrors, or the only holder: all say so, and go on from what a checkpoint has. */
 START_TEST(nobody_holds_the_state)
 {
@@ -224,6 +333,11 @@ int main(void)
     tcase_add_loop_test(recovery, several_die, 0, (int)(sizeof(series) / sizeof(series[0])));
     tcase_add_loop_test(recovery, other_layouts, 0, (int)(sizeof(settings) / sizeof(settings[0])));
     tcase_add_loop_test(recovery, nobody_holds_the_state, 0, 4);
+    tcase_add_loop_test(recovery, a_buddy_changes_nothing, 0, (int)(sizeof(buddies) / sizeof(buddies[0])));
+    tcase_add_loop_test(recovery, a_buddy_has_any_operation, 0, (int)(sizeof(buddies) / sizeof(buddies[0])));
+    tcase_add_loop_test(recovery, a_buddy_has_the_step_before, 0, (int)(sizeof(buddies) / sizeof(buddies[0])));
+    tcase_add_loop_test(recovery, buddies_outlive_several, 0, (int)(sizeof(with_buddy) / sizeof(with_buddy[0])));
+    tcase_add_loop_test(recovery, both_copies_are_lost, 0, (int)(sizeof(buddies) / sizeof(buddies[0])));
     suite_add_tcase(suite, recovery);
     return suite_run(suite);
 }

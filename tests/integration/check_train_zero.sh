@@ -75,9 +75,9 @@ resume shards 4 --zero 1 --schedule 1f1b
 resume all 4 --zero 1
 resume all 8 --zero 1
 
-# Nobody else has the dead rank's shards.
+# Without a buddy nobody else has the dead rank's shards.
 mark=$$.zero
-long="--steps 300 --val-every 0 --sample 0 --log-every 1 --zero 1 --dp 2"
+long="--steps 300 --val-every 0 --sample 0 --log-every 1 --zero 1 --dp 2 --buddy 0"
 ranks 4 $long --losses "$work/undisturbed"
 [ "$status" -eq 0 ] || complain "undisturbed: exit status $status"
 DP_TEST_CASE=$mark "$dualpipe" run --respawn 1 -n 4 -- "$train" $small $long --losses "$work/losses" --checkpoint "$work/lost" --every 40 \

@@ -59,6 +59,8 @@ typedef struct r_setting {
     int32_t check_bits;
     r_flip_t flip;
     bool reads_checkpoint; /* begins anew where state was lost */
+    bool zero, buddy;
+    bool buddy_dies; /* what it has of a dead rank is lost as well */
     /* a checkpoint behind each step, in this folder; goes on after the newest; NULL: none */
     const char *saves;
 } r_setting_t;
@@ -67,6 +69,7 @@ typedef struct r_shared {
     r_setting_t setting;
     r_death_t deaths[R_DEATHS];
     int32_t n;
+    int memory[R_RANKS]; /* as the launcher hands it down */
     volatile int32_t lives[R_RANKS], died, flips;
     volatile int32_t lost[R_RANKS];
     /* when somebody died last; when a rank was ready again */
@@ -249,7 +252,7 @@ static dp_status_t r_begin(void)
             memcpy((double *)view.params + view.param_list[i].offset, all + (i % 2) * WEIGHTS,
                    WEIGHTS * sizeof(double));
         }
-        memset(r_self.mean[c], 0, view.param_count * sizeof(double));
+        memset(r_self.mean[c], 0, view.shard_count * sizeof(double));
     }
     memset(r_self.history, 0, sizeof(r_self.history));
     r_self.tally = 0;
@@ -278,20 +281,32 @@ static dp_status_t r_register(void)
         dp_chunk_view_t view;
         dp_state_t mean = {.struct_size = sizeof(mean),
                            .name = "mean",
-                           .scope = DP_STATE_PARAMS,
+                           .scope = DP_STATE_SHARDS,
                            .chunk = c,
                            .host = 1,
                            .dtype = DP_F64};
 
         status = r_view(c, &view);
         if (status >= 0)
-            mean.memory = r_self.mean[c] = calloc(view.param_count, sizeof(double));
+            mean.memory = r_self.mean[c] = calloc(view.shard_count + 1, sizeof(double));
         if (status >= 0)
             status = dp_pipeline_register_state(r_self.pipeline, &mean);
     }
     if (status >= 0)
         status = dp_pipeline_register_state(r_self.pipeline, &history);
     return status >= 0 ? dp_pipeline_register_state(r_self.pipeline, &tally) : status;
+}
+
+static void r_update_shard(const dp_chunk_view_t *view, const dp_shard_t *shard, double *mean, int64_t step)
+{
+    const size_t first = view->param_list[shard->param].offset + shard->first;
+
+    for (size_t i = 0; i < shard->count; i++) {
+        if (i == shard->count / 2)
+            r_perhaps_die(R_IN_UPDATE, step);
+        mean[shard->at + i] = 0.5 * mean[shard->at + i] + ((const double *)view->grads)[first + i];
+        ((double *)view->params)[first + i] -= 0.01 * mean[shard->at + i];
+    }
 }
 
 static dp_status_t r_update(int64_t step, double loss)
@@ -304,14 +319,10 @@ static dp_status_t r_update(int64_t step, double loss)
 
         if (status < 0)
             return status;
-        for (size_t i = 0; i < view.param_count; i++) {
-            if (i == view.param_count / 2)
-                r_perhaps_die(R_IN_UPDATE, step);
-            r_self.mean[c][i] = 0.5 * r_self.mean[c][i] + ((const double *)view.grads)[i];
-            ((double *)view.params)[i] -= 0.01 * r_self.mean[c][i];
-        }
+        for (uint32_t i = 0; i < view.nshards; i++)
+            r_update_shard(&view, &view.shard_list[i], r_self.mean[c], step);
     }
-    gathered = dp_pipeline_gather(r_self.pipeline); /* nothing, here: whoever has died */
+    gathered = dp_pipeline_gather(r_self.pipeline); /* nothing without shards: whoever has died */
     if (gathered < 0)
         return gathered;
     r_self.history[step] = loss;
@@ -427,7 +438,7 @@ static dp_status_t r_digest(void)
 
         status = r_view(c, &view);
         h = r_mix(h, view.params, view.param_count * sizeof(double));
-        h = r_mix(h, r_self.mean[c], view.param_count * sizeof(double));
+        h = r_mix(h, r_self.mean[c], view.shard_count * sizeof(double));
     }
     h = r_mix(h, r_self.history, sizeof(r_self.history));
     memcpy(r_self.shared->losses[r_self.forked->rank], r_self.history, sizeof(r_self.history));
@@ -508,6 +519,8 @@ static dp_status_t r_body(forked_t *forked)
         dp_set_allocator(&hooks);
     r_self = (r_rank_t){.forked = forked, .shared = forked->shared};
     r_self.life = __atomic_add_fetch(&r_self.shared->lives[forked->rank], 1, __ATOMIC_SEQ_CST);
+    if (r_self.shared->setting.buddy)
+        forked_launch("memory", r_self.shared->memory[forked->rank]);
     r_perhaps_die(R_BEFORE_JOINING, 0);
     status = dp_group_join(&options, &r_self.group);
     r_perhaps_die(R_AFTER_JOINING, 0);
@@ -517,6 +530,8 @@ static dp_status_t r_body(forked_t *forked)
                                                            .method = r_self.shared->setting.method,
                                                            .dp = r_self.shared->setting.dp,
                                                            .ep = r_self.shared->setting.ep,
+                                                           .zero = r_self.shared->setting.zero,
+                                                           .buddy = r_self.shared->setting.buddy,
                                                            .microbatches = R_MICROBATCHES,
                                                            .boundary_bytes = TENSOR * sizeof(double),
                                                            .dtype = DP_F64,
@@ -550,6 +565,8 @@ static inline void r_start_once(forked_job_t *job, const r_setting_t *setting, c
     shared->n = n;
     if (n > 0)
         memcpy(shared->deaths, deaths, (size_t)n * sizeof(*deaths));
+    for (int32_t r = 0; r < R_RANKS && setting->buddy; r++)
+        ck_assert_int_ge(shared->memory[r] = memfd_create("test-buddy", 0), 0);
     for (int32_t r = 0; r < R_RANKS; r++)
         forked_start(job, r, r_body, 0);
 }
@@ -558,14 +575,18 @@ static inline void r_start_once(forked_job_t *job, const r_setting_t *setting, c
 static void r_start(forked_job_t *job, const r_setting_t *setting, const r_death_t *deaths, int n, double seconds)
 {
     int64_t end = forked_now_ns() + (int64_t)(seconds * 1e9);
+    const r_shared_t *shared;
     bool running = true;
 
     r_start_once(job, setting, deaths, n);
+    shared = job->shared;
     while (n > 0 && running && forked_now_ns() < end) {
         running = false;
         for (int32_t r = 0; r < R_RANKS && n > 0; r++) {
             if (job->waits[r] == -1 && waitpid(job->pids[r], &job->waits[r], WNOHANG) == job->pids[r] &&
                 WIFSIGNALED(job->waits[r])) {
+                if (setting->buddy_dies)
+                    ck_assert_int_eq(ftruncate(shared->memory[r], 0), 0);
                 forked_start(job, r, r_body, 0);
                 n--;
             }
@@ -573,6 +594,8 @@ static void r_start(forked_job_t *job, const r_setting_t *setting, const r_death
         }
         forked_nap(1);
     }
+    for (int32_t r = 0; r < R_RANKS && setting->buddy; r++)
+        close(shared->memory[r]);
 }
 
 static inline void r_run(forked_job_t *job, const r_setting_t *setting, const r_death_t *deaths, int n)

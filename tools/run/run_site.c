@@ -60,11 +60,11 @@ bool run_site_name(run_site_t *site)
     return true;
 }
 
-/* Two pipes and a secret for every rank, all open at the same time. */
+/* Two pipes, a secret and its memory for every rank, all open at the same time. */
 static void allow_descriptors(run_site_t *site)
 {
     struct rlimit more;
-    rlim_t wanted = 64 + 4 * (rlim_t)site->count;
+    rlim_t wanted = 64 + 5 * (rlim_t)site->count;
 
     if (getrlimit(RLIMIT_NOFILE, &site->old_files) != 0 || site->old_files.rlim_cur >= wanted)
         return;
@@ -80,6 +80,17 @@ run_relay_t *run_site_relay(const run_site_t *site, run_relay_kind_t kind)
     if (relay != NULL)
         run_relay_expect(relay, site->respawn > 0);
     return relay;
+}
+
+static bool open_memory(run_site_t *site)
+{
+    site->memory = calloc((size_t)site->count, sizeof(site->memory[0]));
+    for (int i = 0; site->memory != NULL && i < site->count; i++) {
+        site->memory[i] = memfd_create("dualpipe-buddy", MFD_CLOEXEC);
+        if (site->memory[i] < 0)
+            return false;
+    }
+    return site->memory != NULL;
 }
 
 bool run_site_open(run_site_t *site, run_relay_t *relay)
@@ -100,6 +111,10 @@ bool run_site_open(run_site_t *site, run_relay_t *relay)
     }
     if (site->respawn > 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, site->tell) != 0) {
         run_say("no socket for what ranks tell us: %s", strerror(errno));
+        return false;
+    }
+    if (site->respawn > 0 && !open_memory(site)) {
+        run_say("no memory for the states of %d ranks: %s", site->count, strerror(errno));
         return false;
     }
     site->relay = relay;
@@ -155,14 +170,14 @@ static void share_cores(int ranks)
 
 static void set_launch(const run_site_t *site, int i, const ends_t *ends, bool again)
 {
-    char text[160];
+    char text[192];
     int n = snprintf(text, sizeof(text), "run=%s,secret=%d,ends=%d", site->name, ends->secret[0], site->ends);
 
     if (site->first + i == 0)
         n += snprintf(text + n, sizeof(text) - (size_t)n, ",listen=%d", site->listener);
     if (site->respawn > 0)
-        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d,tell=%d%s", site->respawn, site->tell[1],
-                 again ? ",again=1" : "");
+        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d,tell=%d,memory=%d%s", site->respawn, site->tell[1],
+                 site->memory[i], again ? ",again=1" : "");
     setenv("DUALPIPE_LAUNCH", text, 1);
 }
 
@@ -199,7 +214,7 @@ static void become_rank(const run_site_t *site, int i, const ends_t *ends, bool 
         return;
     if (!keep_open(ends->secret[0]) || !keep_open(site->ends) || (site->first + i == 0 && !keep_open(site->listener)))
         return;
-    if (site->respawn > 0 && !keep_open(site->tell[1]))
+    if (site->respawn > 0 && (!keep_open(site->tell[1]) || !keep_open(site->memory[i])))
         return;
     set_environment(site, i, ends, again);
     (void)setrlimit(RLIMIT_NOFILE, &site->old_files);

@@ -29,6 +29,9 @@ typedef struct run_site {
     bool pipes; /* what the ranks print goes through the relay */
     char **program;
     pid_t *pids; /* [count] 0: not started, or gone */
+    /* [count] with respawn: a file without a name for each rank, handed down to its processes: what
+     * they put there outlives them (dp_pipeline_options_t.buddy). NULL: none */
+    int *memory;
     int running;
     sigset_t old_mask;
     struct rlimit old_files;

@@ -48,7 +48,7 @@
  * as graphs, a warning says that nothing is guarded. Some ranks may be guarded and others not.
  *
  * Since 0.2: dp_pipeline_options_t.tokens, .documents, .zero, .one_accumulator, .check_finite,
- * .check_bits; dp_step_t.tokens, .documents, .round, .rounds, .microbatches;
+ * .check_bits, .buddy; dp_step_t.tokens, .documents, .round, .rounds, .microbatches;
  * dp_chunk_view_t.nshards, .shard_list, .shard_count; dp_build_context_t.tokens, .documents;
  * dp_pipeline_gather, dp_pipeline_counts, dp_pipeline_exact_sum. */
 #ifndef DUALPIPE_PIPELINE_H
@@ -152,7 +152,7 @@ typedef struct dp_pipeline_options {
      * whole: a router's bias, whose update needs all counts; parameters of a part with `reduce` or
      * `placement` (replicas of experts); parameters whose offset or size in bytes is no multiple of
      * 8. A rank alone has its part of the optimizer's state: after a death dp_pipeline_recover
-     * returns DP_ERR_LOST. */
+     * returns DP_ERR_LOST, unless `buddy` is set. */
     int32_t zero;
 
     /* ---- numbers ---- */
@@ -200,6 +200,14 @@ typedef struct dp_pipeline_options {
      * gradients before the commit, on all that hold them alike. Reads those bytes once; where the
      * host does not reach the device's memory, 32 KiB at a time. 0: nothing is compared */
     int32_t check_bits;
+
+    /* ---- recovery ---- */
+
+    /* 1: a rank whose state no other rank has, by placement or by `zero`, copies it beside each
+     * step into memory that the launcher holds (recover.h). That takes two more copies of
+     * parameters and registered state. Without effect elsewhere, and where no rank is ever
+     * replaced. */
+    int32_t buddy;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, cpu_times)
 

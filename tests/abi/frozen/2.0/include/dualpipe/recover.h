@@ -28,14 +28,18 @@
  * goes back to its begin. A commit succeeds on all ranks or on none, whenever a rank dies. Where
  * some had heard of it and others had not, it counts, and the others hear so. From there on each
  * rank has all it needs for its update, and makes it, whoever dies meanwhile; nobody goes back
- * behind it. So no rank has ever applied what another one has rolled back. Behind the last step
- * dp_group_barrier, in the place of a step, keeps all together until everybody has made it.
+ * behind it, but to a buddy's copy. So no rank has ever applied what another one has rolled back.
+ * Behind the last step dp_group_barrier, in the place of a step, keeps all together until everybody
+ * has made it.
  *
  * Which state has a copy. DualPipe keeps every stage twice: rank p of a pipeline of P, and its
  * mirror P-1-p. With several data groups each has one more, or two. Line, loop and V placements
- * without data groups have none. Then, when all holders of a stage have died, and with
- * dp_pipeline_options_t.zero, where no two ranks have the same shards, dp_pipeline_recover returns
- * DP_ERR_LOST, and a checkpoint is needed.
+ * without data groups have none, and with dp_pipeline_options_t.zero no two ranks have the same
+ * shards. There dp_pipeline_options_t.buddy keeps a copy of each rank's state in memory of the
+ * launcher, which outlives any rank, or all of them. A rank that dies in its update, or before this
+ * copy is complete, takes all back by one step more: what had counted is then taken again, with the
+ * same bits. When all holders of a stage have died, and where a rank has no copy,
+ * dp_pipeline_recover returns DP_ERR_LOST, and a checkpoint is needed.
  *
  * Recovery works for jobs of processes with one pipeline, started by `dualpipe run --respawn`, rank
  * 0 included, on a device whose memory the host reaches. Elsewhere these calls cost nothing, and a

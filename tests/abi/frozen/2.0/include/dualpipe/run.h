@@ -3,7 +3,8 @@
  * run.h: a run that lasts. Checkpoints (state.h, checkpoint.h), recovery (recover.h), another
  * transport between two steps, and reports on a pipeline: memory, program, timeline.
  *
- * Since 0.2: the header itself, dp_pipeline_set_step, dp_memory_report_t.backward_buffer. */
+ * Since 0.2: the header itself, dp_pipeline_set_step, dp_memory_report_t.backward_buffer,
+ * .buddy. */
 #ifndef DUALPIPE_RUN_H
 #define DUALPIPE_RUN_H
 
@@ -45,6 +46,9 @@ typedef struct dp_memory_report {
     uint32_t struct_size; /* set by the caller */
     size_t params, grads, saved, work, boundary, transport, records, total;
     size_t backward_buffer; /* of backwards, beside saved (stage.h) */
+    /* two copies of what a rank cannot lose (dp_pipeline_options_t.buddy), from the first
+     * dp_pipeline_recover on. The launcher holds this memory as well */
+    size_t buddy;
 } dp_memory_report_t;
 #define DP_MEMORY_REPORT_MIN DP_SIZE_TO(dp_memory_report_t, backward_buffer)
 /** Reports memory. DP_ERR_INVALID: report_out->struct_size is not set. [any] */
