@@ -145,16 +145,17 @@ static void end_for_silence(dp__process_t *p, int32_t rank, int64_t heard_ns, in
     else
         dp__rank_list_add(&ranks, 0);
     if (alone)
-        dp__cause_set(
+        dp__cause_set_final(
             &p->cause, DP_ERR_PEER,
             "%s is cut off, or all other hosts are: nothing has come from ranks %s for %.1f s; %s was last heard "
             "of%s",
             self, dp__rank_list_text(&ranks), (double)(now_ns - heard_ns) * 1e-9, name, doing);
     else
-        dp__cause_set(&p->cause, DP_ERR_PEER, "%s is out of reach: nothing has come from %s%s%s for %.1f s%s%s", name,
-                      ranks.count > 1 ? "that host (ranks " : "it", ranks.count > 1 ? dp__rank_list_text(&ranks) : "",
-                      ranks.count > 1 ? ")" : "", (double)(now_ns - heard_ns) * 1e-9,
-                      doing[0] != '\0' ? "; it was last heard of" : "", doing);
+        dp__cause_set_final(&p->cause, DP_ERR_PEER, "%s is out of reach: nothing has come from %s%s%s for %.1f s%s%s",
+                            name, ranks.count > 1 ? "that host (ranks " : "it",
+                            ranks.count > 1 ? dp__rank_list_text(&ranks) : "", ranks.count > 1 ? ")" : "",
+                            (double)(now_ns - heard_ns) * 1e-9, doing[0] != '\0' ? "; it was last heard of" : "",
+                            doing);
 }
 
 static void look_for_silence(dp__process_t *p, int64_t now_ns)

@@ -5,21 +5,41 @@
 
 #include <stdio.h>
 
-bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *fmt, ...)
+static bool set_record(dp__cause_t *cause, dp_status_t status, bool final, const char *fmt, va_list args)
 {
     uint32_t nobody = 0;
-    va_list args;
 
     if (!__atomic_compare_exchange_n(&cause->claimed, &nobody, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return false;
     cause->status = status < 0 ? status : DP_ERR_ABORTED;
-    va_start(args, fmt);
+    cause->final = final;
     vsnprintf(cause->message, sizeof(cause->message), fmt, args);
-    va_end(args);
     /* in this order: who has waited for the record finds the job ended as well */
     __atomic_store_n(&cause->abort.word, 1, __ATOMIC_RELEASE);
     dp__signal_post(&cause->published, 1);
     return true;
+}
+
+bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *fmt, ...)
+{
+    va_list args;
+    bool first;
+
+    va_start(args, fmt);
+    first = set_record(cause, status, false, fmt, args);
+    va_end(args);
+    return first;
+}
+
+bool dp__cause_set_final(dp__cause_t *cause, dp_status_t status, const char *fmt, ...)
+{
+    va_list args;
+    bool first;
+
+    va_start(args, fmt);
+    first = set_record(cause, status, true, fmt, args);
+    va_end(args);
+    return first;
 }
 
 void dp__cause_interrupt(dp__cause_t *cause, int32_t rank)
@@ -34,6 +54,7 @@ void dp__cause_interrupt(dp__cause_t *cause, int32_t rank)
 void dp__cause_reset(dp__cause_t *cause)
 {
     cause->status = DP_OK;
+    cause->final = false;
     cause->message[0] = '\0';
     dp__signal_post(&cause->published, 0);
     __atomic_store_n(&cause->interrupted, 0, __ATOMIC_RELEASE);

@@ -15,12 +15,15 @@ typedef struct dp__cause {
     uint32_t claimed;      /* 1: somebody is writing the record, or has */
     uint32_t interrupted;  /* rank + 1 of the first dp__cause_interrupt */
     dp_signal_t published; /* 1: status and message are there */
+    bool final;            /* nobody can take the place of what is lost: a host */
     dp_status_t status;
     char message[DP__CAUSE_BYTES];
 } dp__cause_t;
 
 /* true for the first caller alone. */
 bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *fmt, ...) DP_PRINTF(3, 4);
+/* The same for what cannot be replaced. */
+bool dp__cause_set_final(dp__cause_t *cause, dp_status_t status, const char *fmt, ...) DP_PRINTF(3, 4);
 /* The same from a signal handler: the next reader writes the record. */
 void dp__cause_interrupt(dp__cause_t *cause, int32_t rank);
 /* The job goes on without it. Nobody may be waiting under the cause. */

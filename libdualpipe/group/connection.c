@@ -116,14 +116,22 @@ void dp__peer_died(dp__process_t *p, int32_t rank, int error)
     dp__peer_name(p, rank, name, sizeof(name));
     dp__news_doing(p, rank, doing, sizeof(doing));
     if (unreachable) /* whether it lives nobody knows */
-        dp__cause_set(&p->cause, DP_ERR_PEER, "%s is out of reach: %s%s%s", name, strerror(error),
-                      doing[0] != '\0' ? "; it was last heard of" : "", doing);
+        dp__cause_set_final(&p->cause, DP_ERR_PEER, "%s is out of reach: %s%s%s", name, strerror(error),
+                            doing[0] != '\0' ? "; it was last heard of" : "", doing);
     else
         dp__cause_set(&p->cause, DP_ERR_PEER, "%s died%s", name,
                       doing[0] == '\0' && joining ? " while the ranks were joining" : doing);
     dp__news_describe(p, rank, doing, sizeof(doing));
     if (!unreachable)
         dp__ends_tell(&p->join.ends, "died", rank, dp__peer(p, rank).pid, doing);
+}
+
+void dp__door_text(dp__process_t *p, char *text, size_t bytes)
+{
+    char why[512];
+    const bool told = dp__ends_next(&p->join.ends, why, sizeof(why));
+
+    snprintf(text, bytes, "dualpipe run starts no more of them%s%s", told ? ": " : "", told ? why : "");
 }
 
 void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t control)

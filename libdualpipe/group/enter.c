@@ -27,6 +27,7 @@ static void drop_talk(dp__process_t *p)
 void dp__process_free(dp__process_t *p)
 {
     drop_talk(p);
+    dp__hub_drop_guards(p);
     dp__hub_forget_gets(p);
     if (p->hub.listener >= 0)
         close(p->hub.listener);
@@ -91,7 +92,8 @@ static dp_status_t make_tables(dp__process_t *p)
     p->connections.room = dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2;
     if (!dp__arrays(DP__ARRAY(p->connections.all, p->connections.room),
                     DP__ARRAY(p->connections.polls, 2 * p->connections.room + 3), DP__ARRAY(p->contacts, talks),
-                    DP__ARRAY(p->hub.gather.here, talks), DP__ARRAY(p->hub.said, talks)))
+                    DP__ARRAY(p->hub.gather.here, talks), DP__ARRAY(p->hub.said, talks),
+                    DP__ARRAY(p->hub.before, talks), DP__ARRAY(p->hub.guards, talks)))
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     p->beat.next_ns = p->beat.looked_ns = 0;
     p->hub.gather.number = 1;
@@ -177,6 +179,8 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
 
 static void forget_others(dp__process_t *p)
 {
+    if (dp__is_hub(p))
+        dp__hub_remember(p);
     drop_talk(p);
     dp__peers_forget(p);
     dp__process_forget_recorders(p, p->group.rank);
@@ -189,6 +193,7 @@ static void forget_talk(dp__process_t *p)
     p->collect = (dp__collecting_t){0};
     p->stop = p->over = false;
     p->spoke.retry_ns = p->spoke.retries = 0;
+    p->spoke.answered_ns = dp__now_ns();
     p->beat.next_ns = p->beat.looked_ns = p->beat.job_sign_ns = 0;
     dp__hub_forget_gets(p);
     dp__kv_fini(&p->hub.kv);

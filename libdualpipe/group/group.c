@@ -305,7 +305,7 @@ bool dp__group_survives(dp_group_t *group)
 {
     const dp_status_t cause = dp__cause_check(group->cause);
 
-    return dp__group_respawns(group) && (cause == DP_ERR_PEER || cause == DP_ERR_CORRUPT);
+    return dp__group_respawns(group) && !group->cause->final && (cause == DP_ERR_PEER || cause == DP_ERR_CORRUPT);
 }
 
 dp_status_t dp__group_reform(dp_group_t *group, uint32_t holds)

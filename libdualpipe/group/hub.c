@@ -6,6 +6,9 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -205,6 +208,7 @@ static void all_are_here(dp__process_t *p)
         if (is_stranger(p->connections.all[i]))
             p->connections.all[i]->phase = DP__PHASE_GONE;
     explicit_bzero(&p->join.secret, sizeof(p->join.secret));
+    dp__hub_drop_guards(p);
     p->peers.self.held = p->group.holds;
     p->group.epoch++;
     send_ready(p);
@@ -469,29 +473,56 @@ static bool hear_step(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 /* ---- the end ---- */
 
+/* Who died, and who lives and has not come again: "rank 2 died in ...; nobody came in place of rank
+ * 2: rank 0 waited 60 s; rank 3 (pid 17) has not come again; process state T (stopped)" */
+static void reform_failed(dp__process_t *p, const char *who_waited)
+{
+    dp__rank_list_t dead = {0}, late = {0};
+    char text[DP__CAUSE_BYTES] = "";
+    int32_t stopped = -1;
+
+    for (int32_t r = 1; r < p->group.size; r++)
+        if (dp__peer(p, r).pid == 0) {
+            dp__rank_list_add(p->hub.before[r].pid == 0 ? &dead : &late, r);
+            if (dp__same_place(p, &p->hub.before[r]) && dp__process_state(p->hub.before[r].pid) == 'T')
+                stopped = r;
+        }
+    if (dead.count > 0)
+        dp__append(text, sizeof(text), "; nobody came in place of rank %s", dp__rank_list_text(&dead));
+    if (late.count > 0)
+        dp__append(text, sizeof(text), "; rank %s lives and has not come again", dp__rank_list_text(&late));
+    if (stopped >= 0)
+        dp__append(text, sizeof(text), " (rank %d, pid %d: process state T, stopped)", stopped,
+                   p->hub.before[stopped].pid);
+    dp__cause_set(&p->cause, DP_ERR_PEER, "%.480s%.240s: %.220s", p->join.lost, text, who_waited);
+}
+
 /* "...: of 4 ranks these did not reach it: 2, 3; a second rank 1 was refused" */
 static void join_failed(dp__process_t *p, const char *who_waited)
 {
     dp__rank_list_t missing = {0};
     char hint[384];
 
+    if (p->join.lost[0] != '\0') {
+        reform_failed(p, who_waited);
+        return;
+    }
     dp__address_hint(&p->join.address, dp__host_of(p, 0), hint, sizeof(hint));
     for (int32_t r = 1; r < p->group.size; r++)
         if (dp__peer(p, r).pid == 0)
             dp__rank_list_add(&missing, r);
-    if (p->join.lost[0] != '\0')
-        dp__cause_set(&p->cause, DP_ERR_PEER, "%.640s; nobody came in place of rank %s: %.200s", p->join.lost,
-                      dp__rank_list_text(&missing), who_waited);
-    else
-        dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, "%.300s: of %d ranks these did not reach %s: %s%s%s", who_waited,
-                      p->group.size, p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
+    dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, "%.300s: of %d ranks these did not reach %s: %s%s%s", who_waited,
+                  p->group.size, p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
 }
 
 void dp__hub_door_shut(dp__process_t *p)
 {
+    char why[DP__CAUSE_BYTES];
+
     close(p->hub.listener);
     p->hub.listener = -1;
-    join_failed(p, DP__DOOR_SHUT);
+    dp__door_text(p, why, sizeof(why));
+    join_failed(p, why);
 }
 
 static void name_missing(const dp__process_t *p, const char *text, char *longer, size_t bytes)
@@ -527,6 +558,7 @@ void dp__hub_spread(dp__process_t *p)
     if (dp__cause_check(&p->cause) == DP_OK)
         return;
     frame.value = p->cause.status;
+    frame.extra = p->cause.final;
     frame.bytes = (uint32_t)strlen(p->cause.message);
     for (size_t i = 0; i < p->connections.count; i++) {
         dp__connection_t *c = p->connections.all[i];
@@ -583,6 +615,77 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
                                          : "what arrives on its connection is not from the job");
 }
 
+/* ---- hosts of ranks that are on their way to join again ---- */
+
+/* A host that is cut off would be waited for as long as for a process that takes its time. The
+ * connections of before stay open, one for each host, until all have come: the kernel finds out
+ * whether that host still answers. Who has not heard yet that the epoch is over hears it by the end
+ * of the connection. */
+static void watch_guard(dp__process_t *p, const dp__connection_t *c)
+{
+    const int one = 1, probes = 5, limit_ms = (int)(dp__scaled_ns(DP__SILENCE_SECONDS) / 1000000);
+    const int fd = fcntl(c->wire.fd, F_DUPFD_CLOEXEC, 0);
+
+    if (fd < 0)
+        return;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+    if (!c->cause_seen)
+        (void)shutdown(fd, SHUT_WR);
+    p->hub.guards[c->rank] = fd + 1;
+}
+
+void dp__hub_remember(dp__process_t *p)
+{
+    dp__hub_drop_guards(p);
+    for (int32_t r = 1; r < p->group.size; r++) {
+        const dp__connection_t *c = p->contacts[r].connection;
+        bool guarded = dp__is_near(p, r);
+
+        p->hub.before[r] = (dp__peer_t){r, 0, -1, 0};
+        if (c == NULL || c->phase != DP__PHASE_JOINED)
+            continue;
+        p->hub.before[r] = dp__peer(p, r);
+        for (int32_t other = 1; other < r && !guarded; other++)
+            guarded = p->hub.guards[other] != 0 && dp__same_machine(p, r, other);
+        if (!guarded)
+            watch_guard(p, c);
+    }
+}
+
+void dp__hub_drop_guards(dp__process_t *p)
+{
+    for (int32_t r = 0; dp__is_hub(p) && p->hub.guards != NULL && r < p->group.size; r++) {
+        if (p->hub.guards[r] != 0)
+            close(p->hub.guards[r] - 1);
+        p->hub.guards[r] = 0;
+    }
+}
+
+static void heed_guards(dp__process_t *p)
+{
+    char rest[4096];
+
+    for (int32_t r = 1; r < p->group.size && dp__signal_value(&p->join.done) == 0; r++) {
+        const int fd = p->hub.guards[r] - 1;
+        ssize_t n = 1;
+
+        if (fd < 0 || dp__cause_is_set(&p->cause))
+            continue;
+        while (n > 0)
+            n = recv(fd, rest, sizeof(rest), MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (n < 0 && errno != ECONNRESET && errno != EPIPE)
+            dp__cause_set_final(&p->cause, DP_ERR_PEER, "%.640s; the host of rank %d (%s) is out of reach: %s",
+                                p->join.lost, r, p->machines.all[p->hub.before[r].machine].host, strerror(errno));
+        close(fd); /* it is on its way to us, or has died */
+        p->hub.guards[r] = 0;
+    }
+}
+
 void dp__hub_tick(dp__process_t *p, int64_t now_ns)
 {
     char text[64];
@@ -595,6 +698,7 @@ void dp__hub_tick(dp__process_t *p, int64_t now_ns)
         if (now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE)
             drop_stranger(p, c, "it took too long to say who it is");
     }
+    heed_guards(p);
     if (dp__signal_value(&p->join.done) == 0 && now_ns >= p->join.deadline_ns) {
         snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join.limit_ns * 1e-9);
         join_failed(p, text);

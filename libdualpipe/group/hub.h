@@ -6,6 +6,7 @@
 
 #include "group/connection.h"
 #include "group/hang_report.h"
+#include "group/peers.h"
 
 /* A GET that waits at the hub. */
 typedef struct dp__waiting_get {
@@ -36,6 +37,10 @@ typedef struct dp__hub {
     } gather;
     dp__hang_report_t hang_report;
     dp__step_calls_t *said; /* [size] of steps */
+    /* joining again: [size] who lived when it began, pid 0: not; and open connections of then, 0:
+     * none, else 1 + the descriptor */
+    dp__peer_t *before;
+    int *guards;
     /* status.c: the socket of `dualpipe status`, and who waits for an answer */
     struct {
         int listener, count, askers[DP__ASKERS];
@@ -61,6 +66,9 @@ void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const cha
 bool dp__hub_hear_step(dp__process_t *p, int32_t rank, const dp__step_call_t *call);
 void dp__hub_answer_gets(dp__process_t *p);
 void dp__hub_forget_gets(dp__process_t *p);
+/* Before all are forgotten: who lives, to tell the late from the dead when ranks join again. */
+void dp__hub_remember(dp__process_t *p);
+void dp__hub_drop_guards(dp__process_t *p);
 /* Nobody comes any more: the launcher has shut its socket. */
 void dp__hub_door_shut(dp__process_t *p);
 

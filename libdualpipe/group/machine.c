@@ -137,9 +137,8 @@ static int32_t pid_of(const dp__process_t *p, int32_t rank)
     return pid;
 }
 
-char dp__stands_still(const dp__process_t *p, int32_t rank)
+char dp__process_state(int32_t pid)
 {
-    const int32_t pid = dp__is_near(p, rank) ? pid_of(p, rank) : 0;
     char path[64], text[256], *after;
     size_t n;
 
@@ -149,7 +148,21 @@ char dp__stands_still(const dp__process_t *p, int32_t rank)
     n = read_text(path, text, sizeof(text) - 1);
     text[n] = '\0';
     after = strrchr(text, ')');
-    return after != NULL && after[1] == ' ' && strchr("RS", after[2]) == NULL ? after[2] : '\0';
+    return after != NULL && after[1] == ' ' ? after[2] : '\0';
+}
+
+bool dp__same_place(const dp__process_t *p, const dp__peer_t *peer)
+{
+    const char *here = machine_of(p, p->group.rank);
+
+    return peer->machine >= 0 && here[0] != '\0' && strcmp(p->machines.all[peer->machine].name, here) == 0;
+}
+
+char dp__stands_still(const dp__process_t *p, int32_t rank)
+{
+    const char state = dp__process_state(dp__is_near(p, rank) ? pid_of(p, rank) : 0);
+
+    return strchr("RS", state) == NULL ? state : '\0'; /* which also ends those letters */
 }
 
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank)

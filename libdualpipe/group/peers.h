@@ -78,6 +78,10 @@ const char *dp__host_of(const dp__process_t *p, int32_t rank);
 /* '\0': it runs or sleeps; else the letter of its state, of a process of this host: 'T' it is
  * stopped. */
 char dp__stands_still(const dp__process_t *p, int32_t rank);
+/* The letter of a process of this host; '\0': there is none. */
+char dp__process_state(int32_t pid);
+/* Whether that process, of a table of before, is one of this host. */
+bool dp__same_place(const dp__process_t *p, const dp__peer_t *peer);
 /* From now on the end of that rank's process is seen even when its connection stays open (a child
  * may hold it). */
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank);

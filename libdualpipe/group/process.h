@@ -32,8 +32,6 @@
 
 #define DP__PROTOCOL_VERSION 6
 
-#define DP__DOOR_SHUT "dualpipe run starts no more of them"
-
 /* Whom this rank talks to: rank 0 to all, the others to rank 0. */
 typedef struct dp__contact {
     dp__connection_t *connection; /* hub */
@@ -134,6 +132,7 @@ struct dp__process {
     } connections;
     struct { /* spoke.c */
         int64_t retry_ns;
+        int64_t answered_ns; /* joining again: when rank 0's host last answered at all */
         int32_t retries;
     } spoke;
     struct {             /* beat.c */
@@ -174,6 +173,10 @@ void dp__control_stop(dp__process_t *p);
 dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group_link_t *link, dp_group_t **group_out);
 dp_status_t dp__process_reform(dp_group_t *group);
 void dp__process_free(dp__process_t *p);
+
+/* Why the launcher has shut its socket: "dualpipe run starts no more of them: rank 3 exited with
+ * status 1". */
+void dp__door_text(dp__process_t *p, char *text, size_t bytes);
 
 /* ---- process_recorders.c ---- */
 dp_status_t dp__process_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);

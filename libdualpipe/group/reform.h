@@ -11,7 +11,7 @@
 #include <stdbool.h>
 
 /* The job has ended because a rank has died, or has lost its state, and somebody puts another in
- * the place of those that die. [any] */
+ * the place of those that die: not where a host is out of reach. [any] */
 bool dp__group_survives(dp_group_t *group);
 /* Waits for all ranks, among them a new one for each that has died; the group is healthy then, in
  * its next epoch. No thread may be waiting in it, nothing that its plugins have opened may be open.

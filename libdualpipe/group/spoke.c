@@ -26,10 +26,11 @@ static void try_again(dp__process_t *p, const char *why)
 /* What the system says, and what is most likely the matter. */
 static void try_again_after(dp__process_t *p, int error)
 {
-    char why[160];
+    char why[DP__CAUSE_BYTES];
 
     if (error == ECONNREFUSED && p->join.lost[0] != '\0') {
-        dp__cause_set(&p->cause, DP_ERR_PEER, "%.640s; nobody came in its place: " DP__DOOR_SHUT, p->join.lost);
+        dp__door_text(p, why, sizeof(why));
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%.480s; nobody came in its place: %.400s", p->join.lost, why);
         return;
     }
     if (error == ETIMEDOUT) { /* dp__watch_host's limit came before the handshake's */
@@ -119,6 +120,8 @@ void dp__spoke_connected(dp__process_t *p, dp__connection_t *c)
         error = errno;
     if (error == 0 && is_own_echo(c->wire.fd))
         error = ECONNREFUSED;
+    if (error == 0 || error == ECONNREFUSED)
+        p->spoke.answered_ns = dp__now_ns();
     if (error != 0) {
         try_again_after(p, error);
         c->phase = DP__PHASE_GONE;
@@ -231,7 +234,10 @@ static void hear_all(dp__process_t *p, const dp__frame_t *frame)
 
 static void hear_cause(dp__process_t *p, const dp__frame_t *frame)
 {
-    dp__cause_set(&p->cause, frame->value, "%s", (const char *)frame->payload);
+    if (frame->extra != 0)
+        dp__cause_set_final(&p->cause, frame->value, "%s", (const char *)frame->payload);
+    else
+        dp__cause_set(&p->cause, frame->value, "%s", (const char *)frame->payload);
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_SEEN});
 }
 
@@ -318,7 +324,14 @@ void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
     }
 }
 
-static void join_is_late(dp__process_t *p, const dp__connection_t *c)
+/* Not even the system of rank 0's host answers. For the first time it may not be up yet. */
+static bool is_cut_off(const dp__process_t *p, const dp__connection_t *c, int64_t now_ns)
+{
+    return p->join.lost[0] != '\0' && (c == NULL || c->phase == DP__PHASE_CONNECTING) &&
+           now_ns - p->spoke.answered_ns >= dp__scaled_ns(DP__SILENCE_SECONDS);
+}
+
+static void join_is_late(dp__process_t *p, const dp__connection_t *c, int64_t now_ns)
 {
     char text[160], hint[384];
 
@@ -330,7 +343,8 @@ static void join_is_late(dp__process_t *p, const dp__connection_t *c)
     }
     if (p->join.lost[0] != '\0') {
         dp__cause_set(&p->cause, DP_ERR_PEER, "%.640s; rank %d waited %.3g s for rank 0 at %s: %s", p->join.lost,
-                      p->group.rank, (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble);
+                      p->group.rank, (double)(now_ns - p->join.deadline_ns + p->join.limit_ns) * 1e-9,
+                      p->join.address.text, p->join.trouble[0] != '\0' ? p->join.trouble : NO_ANSWER);
         return;
     }
     dp__address_hint(&p->join.address, dp__host_of(p, p->group.rank), hint, sizeof(hint));
@@ -349,8 +363,8 @@ void dp__spoke_tick(dp__process_t *p, int64_t now_ns)
         try_again(p, c->phase == DP__PHASE_CONNECTING ? NO_ANSWER : "it does not go on with the handshake");
         c->phase = DP__PHASE_GONE;
     }
-    if (now_ns >= p->join.deadline_ns)
-        join_is_late(p, c);
+    if (is_cut_off(p, c, now_ns) || now_ns >= p->join.deadline_ns)
+        join_is_late(p, c, now_ns);
     else if (c == NULL && now_ns >= p->spoke.retry_ns)
         start_connection(p);
 }

@@ -41,8 +41,9 @@ typedef enum dp__frame_type {
     /* to rank 0: value = status, text; id = number of a control collective that took too long;
      * extra = 1: nothing is to be found out any more */
     DP__FRAME_ABORT = 15,
-    DP__FRAME_CAUSE = 16, /* from rank 0: value = status, text */
-    DP__FRAME_SEEN = 17,  /* to rank 0: the cause has arrived */
+    /* from rank 0: value = status, extra = 1: of what cannot be replaced, text */
+    DP__FRAME_CAUSE = 16,
+    DP__FRAME_SEEN = 17, /* to rank 0: the cause has arrived */
     /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of 64
      * bits (from rank 0: ns since any rank made progress; to it: one that changes when the rank
      * makes progress), text */

@@ -9,8 +9,8 @@
 
 #define RANKS 4
 
-/* Where a rank kills itself. */
-typedef enum moment { BEFORE_JOINING, AFTER_JOINING, IN_GATHER, WITH_A_BOX, MOMENTS } moment_t;
+/* Where a rank kills itself, or stops. */
+typedef enum moment { BEFORE_JOINING, AFTER_JOINING, IN_GATHER, WITH_A_BOX, STOPS_IN_GATHER, MOMENTS } moment_t;
 
 typedef struct death {
     int32_t rank, life; /* its first process, second, ... */
@@ -22,7 +22,8 @@ typedef struct scenario {
     int n;
 } scenario_t;
 
-/* The last two: a new process dies before, or after, it has joined those that wait for it. */
+/* The two before the last one: a new process dies before, or after, it has joined those that wait
+ * for it. */
 static const scenario_t scenarios[] = {
     {{{0, 1, IN_GATHER}}, 1},
     {{{1, 1, IN_GATHER}}, 1},
@@ -36,7 +37,9 @@ static const scenario_t scenarios[] = {
     {{{0, 1, IN_GATHER}, {1, 1, IN_GATHER}, {2, 1, IN_GATHER}, {3, 1, IN_GATHER}}, 4},
     {{{2, 1, IN_GATHER}, {2, 2, BEFORE_JOINING}}, 2},
     {{{0, 1, IN_GATHER}, {0, 2, BEFORE_JOINING}, {0, 3, AFTER_JOINING}}, 3},
+    {{{1, 1, IN_GATHER}, {3, 1, STOPS_IN_GATHER}}, 2},
 };
+enum { STOPPED = sizeof(scenarios) / sizeof(scenarios[0]) - 1 };
 
 typedef struct shared {
     volatile int32_t lives[RANKS];
@@ -55,7 +58,7 @@ static void perhaps_die(const self_t *self, moment_t moment)
         const death_t *d = &self->scenario->deaths[i];
 
         if (d->rank == self->forked->rank && d->life == self->life && d->moment == moment)
-            kill(getpid(), SIGKILL);
+            kill(getpid(), moment == STOPS_IN_GATHER ? SIGSTOP : SIGKILL);
     }
 }
 
@@ -81,8 +84,10 @@ static dp_status_t work(const self_t *self)
         status = dp__group_recorder(self->group, 16, &records);
     perhaps_die(self, WITH_A_BOX);
     for (int i = 0; i < 3 && status == DP_OK; i++) {
-        if (i == 2)
+        if (i == 2) {
             perhaps_die(self, IN_GATHER);
+            perhaps_die(self, STOPS_IN_GATHER);
+        }
         status = dp_group_all_gather(self->group, &epoch, sizeof(epoch), all);
         for (int r = 0; r < RANKS && status == DP_OK; r++)
             if (all[r] != epoch)
@@ -203,6 +208,31 @@ START_TEST(nobody_comes)
 }
 END_TEST
 
+/* Of those that do not come only the dead one is said to be dead. */
+START_TEST(a_stopped_rank_is_not_taken_for_dead)
+{
+    forked_job_t job;
+    char text[128];
+    int stopped;
+
+    begin(&job, STOPPED);
+    ck_assert_int_eq(waitpid(job.pids[3], &stopped, WUNTRACED), job.pids[3]);
+    ck_assert(WIFSTOPPED(stopped));
+    while (waitpid(job.pids[1], &job.waits[1], WNOHANG) != job.pids[1])
+        forked_nap(1);
+    shutdown(job.listener, SHUT_RDWR);
+    while (waitpid(job.pids[0], &job.waits[0], WNOHANG) != job.pids[0])
+        forked_nap(1);
+    snprintf(text, sizeof(text), "3 lives and has not come again (rank 3, pid %d: process state T, stopped)",
+             (int)job.pids[3]);
+    kill(job.pids[3], SIGKILL);
+    forked_finish(&job, 10);
+    forked_expect(&job, 0, DP_ERR_PEER, "nobody came in place of rank 1; rank ");
+    forked_expect(&job, 0, DP_ERR_PEER, text);
+    forked_end(&job);
+}
+END_TEST
+
 START_TEST(without_a_launcher_that_replaces_the_first_death_is_the_end)
 {
     forked_job_t job;
@@ -225,8 +255,9 @@ int main(void)
     TCase *reform = tcase_create("reform");
 
     tcase_set_timeout(reform, 60 * forked_scale());
-    tcase_add_loop_test(reform, a_group_comes_together_again, 0, (int)(sizeof(scenarios) / sizeof(scenarios[0])));
+    tcase_add_loop_test(reform, a_group_comes_together_again, 0, STOPPED);
     tcase_add_loop_test(reform, nobody_comes, 0, 2);
+    tcase_add_test(reform, a_stopped_rank_is_not_taken_for_dead);
     tcase_add_test(reform, without_a_launcher_that_replaces_the_first_death_is_the_end);
     suite_add_tcase(suite, reform);
     return suite_run(suite);

@@ -95,6 +95,24 @@ kill_rank 3 5
 end 137
 require err 'rank 5 (pid [0-9]* on host3).* died .*nobody came in'
 
+# A host that is cut off cannot be replaced, and is not waited for: neither where nobody has died, nor where the others join
+# again because somebody has.
+for killed in '' 3; do
+    begin "cut off ${killed:+at a death}" 3 100000
+    await 1 'step  *10/'
+    [ -z "$killed" ] || kill_rank 2 3
+    hosts_pull 3
+    begun=$(date +%s)
+    ended=0
+    wait "$job" || ended=$?
+    took=$(($(date +%s) - begun))
+    [ "$ended" -ne 0 ] || complain "status $ended"
+    [ "$took" -le $((10 * scale)) ] || complain "it took $took s"
+    grep -q 'out of reach\|waited [0-9.]* s for rank 0' "$hosts_work/out" "$hosts_work/err" || complain "nobody says that a host is out of reach"
+    ! grep -q 'starts no more of them$' "$hosts_work/out" "$hosts_work/err" || complain "restarts are left"
+    hosts_plug 3
+done
+
 begin 'lost host' 3 200
 await 1 'step  *10/'
 hosts_crash 3
