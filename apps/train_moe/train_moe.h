@@ -13,7 +13,7 @@
 typedef struct history {
     char *settings; /* options_run */
     int64_t steps, nvalid;
-    int64_t saves, left_out; /* checkpoints of this process; those that came while one was written */
+    int64_t saves, left_out; /* of checkpoints: tried; skipped, as one was still being written */
     int64_t begun;           /* steps of the checkpoint that was read last */
     double *loss, *norm;     /* [steps] */
     double *imbalance;       /* [steps] max/mean tokens of the ranks of an expert group */

@@ -17,6 +17,8 @@
 
 #define LOCK_NAME ".lock"
 
+enum { MOST_TRIES = 100 };
+
 /* DP_PENDING: somebody else holds it. */
 static dp_status_t set_lock(int fd, const char *path, int kind)
 {
@@ -43,6 +45,7 @@ static dp_status_t write_who(int fd, const char *path, const char *folder, const
 {
     const size_t bytes = strlen(who);
 
+    errno = ENOSPC; /* which a short write does not say */
     if (ftruncate(fd, 0) == 0 && write(fd, who, bytes) == (ssize_t)bytes && fsync(fd) == 0)
         return DP_OK;
     return dp_fail(DP_ERR_IO, "%s: nothing can be written to %s: %s", path, folder, strerror(errno));
@@ -54,6 +57,8 @@ static dp_status_t take_free(int fd, const char *path, const char *folder, const
 
     if (status == DP_PENDING)
         return refuse(fd, folder);
+    if (!dp__lock_is_there(folder, fd))
+        return DP_PENDING;
     written = write_who(fd, path, folder, who);
     if (written < 0) {
         unlink(path);
@@ -66,7 +71,8 @@ static dp_status_t take_free(int fd, const char *path, const char *folder, const
     return status == DP_PENDING ? refuse(fd, folder) : DP_OK;
 }
 
-dp_status_t dp__lock_take(const char *folder, const char *who, bool held, int *fd_out)
+/* DP_PENDING: who had the file before has removed it meanwhile. */
+static dp_status_t try_take(const char *folder, const char *who, bool held, int *fd_out)
 {
     char path[DP__PATH_BYTES];
     dp_status_t status = DP_OK;
@@ -80,12 +86,20 @@ dp_status_t dp__lock_take(const char *folder, const char *who, bool held, int *f
         status = take_free(fd, path, folder, who);
     else if (set_lock(fd, path, LOCK_SH) != DP_OK || write_who(fd, path, folder, who) < 0)
         dp_log(DP_LOG_DEBUG, "checkpoint", "%s: another rank's lock and name stand for this one's", path);
-    if (status < 0) {
+    if (status != DP_OK)
         close(fd);
-        return status;
-    }
-    *fd_out = fd;
-    return DP_OK;
+    else
+        *fd_out = fd;
+    return status;
+}
+
+dp_status_t dp__lock_take(const char *folder, const char *who, bool held, int *fd_out)
+{
+    dp_status_t status = DP_PENDING;
+
+    for (int tries = 0; status == DP_PENDING && tries < MOST_TRIES; tries++)
+        status = try_take(folder, who, held, fd_out);
+    return status == DP_PENDING ? dp_fail(DP_ERR_IO, "%s/" LOCK_NAME " goes whenever it is made", folder) : status;
 }
 
 dp_status_t dp__lock_share(const char *folder, int *fd_out)
@@ -113,4 +127,16 @@ bool dp__lock_is_there(const char *folder, int fd)
 
     return fd >= 0 && dp__path(path, folder, LOCK_NAME) >= 0 && fstat(fd, &held) == 0 && stat(path, &there) == 0 &&
            held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+}
+
+void dp__lock_release(const char *folder, int fd)
+{
+    char path[DP__PATH_BYTES];
+
+    if (fd < 0)
+        return;
+    /* the last one: whoever has opened it already finds that it is gone */
+    if (dp__path(path, folder, LOCK_NAME) >= 0 && set_lock(fd, path, LOCK_EX) == DP_OK && dp__lock_is_there(folder, fd))
+        unlink(path);
+    close(fd);
 }

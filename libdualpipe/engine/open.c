@@ -237,7 +237,7 @@ static void close_epoch(dp_pipeline_t *p, void (*tell)(void *user))
 
 void dp__pipeline_suspend(dp_pipeline_t *p)
 {
-    dp__save_close(p); /* what was being saved is not, and the trainer opens it again */
+    dp__save_close(p, false); /* what was being saved is not, and the trainer opens it again */
     close_epoch(p, p->options.retire);
     p->memory = (dp_memory_report_t){.struct_size = sizeof(p->memory)};
     p->generation = 0;
@@ -323,8 +323,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
         return;
     }
     dp__step_tell_closed(p);
-    dp__save_close(p);
-    dp__save_unlock(p);
+    dp__save_close(p, true);
     dp__trace_write(p);
     close_epoch(p, p->options.unbuild);
     dp__buddy_close(p);

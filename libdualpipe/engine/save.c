@@ -47,11 +47,6 @@ static void let_go(int *lock)
     *lock = -1;
 }
 
-void dp__save_unlock(dp_pipeline_t *p)
-{
-    let_go(&p->folder_lock);
-}
-
 /* Of rank 0. held: other ranks of the job have it. */
 static dp_status_t take_lock(dp__saving_t *s, bool held)
 {
@@ -59,6 +54,12 @@ static dp_status_t take_lock(dp__saving_t *s, bool held)
         return DP_OK;
     let_go(s->folder_lock);
     return dp__lock_take(s->folder, s->who, held, s->folder_lock);
+}
+
+static void unlock_folder(dp__saving_t *s)
+{
+    dp__lock_release(s->folder, *s->folder_lock);
+    *s->folder_lock = -1;
 }
 
 /* Rank 0's is enough, as long as it lives. */
@@ -291,9 +292,10 @@ dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *opt
         status = dp__agree(p, start_saving(p, s, held), "cannot save");
     if (status >= 0 && pthread_create(&s->thread, NULL, write_all, s) != 0)
         status = dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "a thread cannot be started"), "dp_pipeline_save_open");
-    if (status < 0)
-        dp__save_unlock(p);
     if (status < 0 && s != NULL) {
+        /* else it is opened again when the dead are replaced */
+        if (dp_group_health(p->group) == DP_OK)
+            unlock_folder(s);
         dp__snapshot_close(p, &s->snapshot);
         dp__free(s);
     }
@@ -304,17 +306,22 @@ dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *opt
     return DP_OK;
 }
 
-void dp__save_close(dp_pipeline_t *p)
+void dp__save_close(dp_pipeline_t *p, bool unlock)
 {
     dp__saving_t *s = p->saving;
 
-    if (s == NULL)
+    if (s == NULL) {
+        if (unlock)
+            let_go(&p->folder_lock);
         return;
+    }
     if (!p->run.failed && dp_group_health(p->group) == DP_OK && dp_pipeline_save_wait(p) < 0)
         dp_log(DP_LOG_DEBUG, "engine", "closed without its last save"); /* a warning has told why */
     __atomic_store_n(&s->stop, 1, __ATOMIC_RELEASE);
     dp__signal_post(&s->orders, s->ordered + 1);
     pthread_join(s->thread, NULL);
+    if (unlock)
+        unlock_folder(s);
     dp__snapshot_close(p, &s->snapshot);
     dp__free(s);
     p->saving = NULL;

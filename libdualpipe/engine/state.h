@@ -18,9 +18,8 @@ void dp__states_free(dp_pipeline_t *p);
 /* save.c: nothing without dp_pipeline_save_open. copied: returns when the trainer may change what
  * is being saved. */
 dp_status_t dp__save_copied(dp_pipeline_t *p);
-void dp__save_close(dp_pipeline_t *p);
-/* Another job may save into the folder. */
-void dp__save_unlock(dp_pipeline_t *p);
+/* unlock: another job may save into the folder. */
+void dp__save_close(dp_pipeline_t *p, bool unlock);
 
 /* recover.c */
 typedef struct dp__recovery {

@@ -189,6 +189,15 @@ START_TEST(one_job_saves_into_a_folder)
     close(first);
     ck_assert_int_eq(dp__lock_take(folder, "process 2 on two\n", false, &late), DP_OK);
 
+    /* the last one removes the file */
+    ck_assert_int_eq(dp__lock_share(folder, &other), DP_OK);
+    dp__lock_release(folder, late);
+    ck_assert(dp__lock_is_there(folder, other));
+    dp__lock_release(folder, other);
+    dp__lock_release(folder, -1);
+    ck_assert_int_ne(access(files_path(path, folder, ".lock"), F_OK), 0);
+    ck_assert_int_eq(dp__lock_take(folder, "process 2 on two\n", false, &late), DP_OK);
+
     /* who takes the folder away takes its lock along */
     snprintf(moved, sizeof(moved), "%s.moved", folder);
     ck_assert_int_eq(rename(folder, moved), 0);
