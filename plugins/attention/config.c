@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 static dp_status_t check_dtype(const dp_host_t *host, const char *plugin, unsigned takes, dp_dtype_t dtype)
 {
@@ -209,9 +210,7 @@ dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned t
         .rope_theta = c->rope_theta != 0 ? (double)c->rope_theta : 10000.0,
         .scale = 1.0 / sqrt((double)c->head_dim),
     };
-    status = set_widths(host, plugin, n);
-    if (status < 0)
-        return status;
+    DO(set_widths(host, plugin, n));
     return lay_out_params(n) ? DP_OK : attn_too_large(host, plugin, n);
 }
 

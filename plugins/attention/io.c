@@ -4,6 +4,7 @@
 #include "attention.h"
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 static dp_status_t check_documents(const dp_host_t *host, const char *plugin, const attn_dims_t *n, const dp_io_t *io)
 {
@@ -46,10 +47,7 @@ static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, cons
 dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,
                           const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken)
 {
-    dp_status_t status = DP_TAKE(host, plugin, dp_io_t, DP_IO_MIN, taken, io);
-
-    if (status < 0)
-        return status;
+    DO(DP_TAKE(host, plugin, dp_io_t, DP_IO_MIN, taken, io));
     const struct {
         const char *name;
         const void *pointer;

@@ -3,6 +3,7 @@
  * dnn.c: opens cuDNN. */
 #include "dnn.h"
 #include "../cuda/import.h"
+#include "plugins/common/do.h"
 
 /* What NVIDIA's own frontend knows of versions: graphs without a handle need 9.8, backward of
  * 9.10.0 and 9.10.1 is wrong, and up to 9.15.0 keys past the last whole tile of 128 are read unless
@@ -17,11 +18,9 @@ dp_status_t attn_dnn_load(const dp_host_t *host, uint32_t sequence, attn_dnn_t *
         CUDNN_SYMBOLS(X)
 #undef X
     };
-    dp_status_t status = cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
     size_t version;
 
-    if (status < 0)
-        return status;
+    DO(cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0])));
     version = dnn->cudnnGetVersion();
     if (version < OLDEST)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.8) or later", version,

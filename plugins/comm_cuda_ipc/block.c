@@ -5,6 +5,7 @@
  * Between processes by virtual-memory handles, whose memory lives until the last process lets go,
  * or, where the device has none, by handles of the older interface. Ranks of one process use the
  * same mapping, and count themselves. */
+#include "plugins/common/do.h"
 #include "queue.h"
 
 #include <stdlib.h>
@@ -91,11 +92,10 @@ static dp_status_t map_block(dp_comm_t *comm, CUmemGenericAllocationHandle handl
 {
     const cuda_driver_t *cu = comm->cu;
     CUdeviceptr base = 0;
-    dp_status_t status = CUDA_CHECK(comm->host, cu->cuMemAddressReserve(&base, bytes, 0, 0, 0),
-                                    "group %s: reserving %zu bytes of addresses", comm->name, bytes);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(CUDA_CHECK(comm->host, cu->cuMemAddressReserve(&base, bytes, 0, 0, 0),
+                  "group %s: reserving %zu bytes of addresses", comm->name, bytes));
     status = CUDA_CHECK(comm->host, cu->cuMemMap(base, bytes, 0, handle, 0), "group %s: mapping %zu bytes", comm->name,
                         bytes);
     if (status == DP_OK) {
@@ -126,10 +126,8 @@ static dp_status_t allocate_block(dp_comm_t *comm, shared_block_t *shared)
     if (shared->method == METHOD_HANDLE)
         return CUDA_CHECK(comm->host, cu->cuMemAlloc(&shared->base, shared->bytes),
                           "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes);
-    status = CUDA_CHECK(comm->host, cu->cuMemCreate(&shared->handle, shared->bytes, &prop, 0),
-                        "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes);
-    if (status < 0)
-        return status;
+    DO(CUDA_CHECK(comm->host, cu->cuMemCreate(&shared->handle, shared->bytes, &prop, 0),
+                  "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes));
     status = map_block(comm, shared->handle, shared->bytes, &shared->base);
     if (status < 0)
         (void)cu->cuMemRelease(shared->handle);
@@ -292,13 +290,11 @@ static dp_status_t import_fd(dp_comm_t *comm, int32_t rank, const announcement_t
     if (fd < 0)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: rank %d announced memory and sent no descriptor of it",
                        WORLD(comm), comm->world[rank]);
-    status = CUDA_CHECK(
+    DO(CUDA_CHECK(
         comm->host,
         cu->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
         "rank %d: opening %llu bytes of rank %d", WORLD(comm), (unsigned long long)announcement->bytes,
-        comm->world[rank]);
-    if (status < 0)
-        return status;
+        comm->world[rank]));
     status = map_block(comm, handle, announcement->bytes, &base);
     if (status < 0) {
         (void)cu->cuMemRelease(handle);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back
  * as a credit. */
+#include "plugins/common/do.h"
 #include "queue.h"
 
 #include <string.h>
@@ -72,10 +73,7 @@ dp_status_t ipc_channel_refuse(const dp_channel_end_t *end, const uint32_t words
 /* How many messages a graph has carried when it was replayed only the device knows. */
 static dp_status_t enter_channel(dp_channel_end_t *end, dp_stream_t *s, queue_t *q)
 {
-    dp_status_t status = ipc_queue_enter(end->comm, s, q);
-
-    if (status < 0)
-        return status;
+    DO(ipc_queue_enter(end->comm, s, q));
     if (end->captured && !q->capturing)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
                        "channel \"%s\" is part of a graph: it is used by replays alone", end->label);
@@ -94,9 +92,9 @@ dp_status_t ipc_channel_send(dp_channel_end_t *end, const void *from, const dp_m
     if (status < 0)
         return status;
     ipc_plan_send(&comm->plan, &end->plan, end->count, tag, from);
-    status = ipc_queue_leave(&q, ipc_queue_run(&q, &comm->plan));
-    end->count += status == DP_OK;
-    return status;
+    DO(ipc_queue_leave(&q, ipc_queue_run(&q, &comm->plan)));
+    end->count++;
+    return DP_OK;
 }
 
 static dp_status_t check_tag(const queue_t *q, const dp_channel_end_t *end, const dp_message_tag_t *tag)
@@ -131,27 +129,21 @@ dp_status_t ipc_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
         ipc_plan_received(&comm->plan, &end->plan, end->count);
         status = ipc_queue_run(&q, &comm->plan);
     }
-    status = ipc_queue_leave(&q, status);
-    if (status == DP_OK) {
-        *data_out = end->plan.data + end->count % end->plan.slots * end->plan.stride;
-        end->count++;
-    }
-    return status;
+    DO(ipc_queue_leave(&q, status));
+    *data_out = end->plan.data + end->count % end->plan.slots * end->plan.stride;
+    end->count++;
+    return DP_OK;
 }
 
 dp_status_t ipc_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = comm_check_release(end, end->released, number);
     queue_t q;
 
-    if (status < 0)
-        return status;
-    status = enter_channel(end, s, &q);
-    if (status < 0)
-        return status;
+    DO(comm_check_release(end, end->released, number));
+    DO(enter_channel(end, s, &q));
     ipc_plan_release(&comm->plan, &end->plan, end->released);
-    status = ipc_queue_leave(&q, ipc_queue_run(&q, &comm->plan));
-    end->released += status == DP_OK;
-    return status;
+    DO(ipc_queue_leave(&q, ipc_queue_run(&q, &comm->plan)));
+    end->released++;
+    return DP_OK;
 }

@@ -3,6 +3,7 @@
  * comm_cuda_ipc.c: ranks of one machine over peer memory of CUDA devices: the table of dp.comm/1,
  * opening and the end. */
 #include "comm_cuda_ipc.h"
+#include "plugins/common/do.h"
 
 #include <dualpipe/draft/graph.h>
 
@@ -54,13 +55,11 @@ static dp_status_t read_environment(dp_comm_t *comm)
     char wait_text[32], link_text[32];
     const char *wait = debug_value("ipc.wait", wait_text, sizeof(wait_text));
     const char *link = debug_value("ipc.link_bytes_per_us", link_text, sizeof(link_text));
-    dp_status_t status = debug_check(comm->host, "ipc", "handles, link_bytes_per_us, wait");
     uint32_t lanes[DP_LANE_COUNT] = {0};
     double rate;
     char *end;
 
-    if (status < 0)
-        return status;
+    DO(debug_check(comm->host, "ipc", "handles, link_bytes_per_us, wait"));
     if (sm != NULL && sm->comm_sms > 0)
         comm->blocks = sm->comm_sms;
     else if (comm->device_vt->partition(comm->device, lanes) == DP_OK)
@@ -232,10 +231,9 @@ static void ipc_close(dp_comm_t *comm)
 static dp_status_t ipc_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    dp_status_t status = ipc_check_config(host, config);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(ipc_check_config(host, config));
     comm = host->allocate(host, sizeof(*comm), 64);
     if (comm == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * exchange.c: all-to-all-v: every rank's kernel puts its rows straight into the others' slots, then
  * says how many. */
+#include "plugins/common/do.h"
 #include "queue.h"
 
 #define PUT_THREADS 512
@@ -55,10 +56,7 @@ dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *confi
 
 static dp_status_t enter_exchange(dp_exchange_t *x, dp_stream_t *s, queue_t *q)
 {
-    dp_status_t status = ipc_queue_enter(x->comm, s, q);
-
-    if (status < 0)
-        return status;
+    DO(ipc_queue_enter(x->comm, s, q));
     if (x->captured && !q->capturing)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is part of a graph: it is used by replays alone",
                        x->label);
@@ -152,28 +150,22 @@ dp_status_t ipc_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
         ipc_plan_exchanged(&comm->plan, &x->group, x->config.slots, x->count);
         status = ipc_queue_run(&q, &comm->plan);
     }
-    status = ipc_queue_leave(&q, status);
-    if (status == DP_OK) {
-        *rows_out = x->payload[comm->rank] + ipc_rows_data_at(n, x->config.slots) +
-                    slot * ipc_rows_slot_bytes(n, x->config.capacity_rows, x->config.row_bytes);
-        *counts_out = counts;
-        x->count++;
-    }
-    return status;
+    DO(ipc_queue_leave(&q, status));
+    *rows_out = x->payload[comm->rank] + ipc_rows_data_at(n, x->config.slots) +
+                slot * ipc_rows_slot_bytes(n, x->config.capacity_rows, x->config.row_bytes);
+    *counts_out = counts;
+    x->count++;
+    return DP_OK;
 }
 
 dp_status_t ipc_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = comm_check_rows_release(x, x->released, number);
     queue_t q;
 
-    if (status < 0)
-        return status;
-    status = enter_exchange(x, s, &q);
-    if (status < 0)
-        return status;
+    DO(comm_check_rows_release(x, x->released, number));
+    DO(enter_exchange(x, s, &q));
     ipc_plan_exchange_release(&x->comm->plan, &x->group, x->config.slots, x->released);
-    status = ipc_queue_leave(&q, ipc_queue_run(&q, &x->comm->plan));
-    x->released += status == DP_OK;
-    return status;
+    DO(ipc_queue_leave(&q, ipc_queue_run(&q, &x->comm->plan)));
+    x->released++;
+    return DP_OK;
 }

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * join.c: ranks find each other's blocks: announced through the boot service, mapped, looked up by
  * area, connected. */
+#include "plugins/common/do.h"
 #include "queue.h"
 
 #include <stdio.h>
@@ -211,11 +212,9 @@ static dp_status_t find_area(joining_t *j, int32_t rank, const area_t *expected,
                              unsigned char **lines_out, unsigned char **payload_out)
 {
     view_t *view = &j->views[rank];
-    dp_status_t status = j->loaded[rank] ? DP_OK : load_view(j, rank);
     const area_t *found;
 
-    if (status < 0)
-        return status;
+    DO(j->loaded[rank] ? DP_OK : load_view(j, rank));
     found = ipc_layout_find(view->areas, view->announcement.areas, expected);
     if (found == NULL || !ipc_layout_agrees(found, expected))
         return differ(j->comm, rank, what, expected, found);
@@ -347,9 +346,7 @@ static dp_status_t introduce(dp_comm_t *comm)
     dp_status_t status;
 
     snprintf(what, sizeof(what), "rank %d, group %s", WORLD(comm), comm->name);
-    status = ipc_wire_open(comm->host, comm->rank, comm->nranks, what, &comm->wire);
-    if (status < 0)
-        return status;
+    DO(ipc_wire_open(comm->host, comm->rank, comm->nranks, what, &comm->wire));
     key_of(comm, comm->rank, "wire", 0, key);
     status = comm->boot->put(comm->host, key, ipc_wire_own(comm->wire), sizeof(address));
     for (int32_t p = 0; p < comm->nranks && status == DP_OK; p++) {

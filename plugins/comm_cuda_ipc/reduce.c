@@ -13,6 +13,7 @@
  * has summed i. out[i % 2] is free for i + 2 because whoever sums i + 2 has seen that all staged
  * it, which each does after its gather i. The next all_reduce begins again with buffer 0, after the
  * last gather of this one, which is enough for the same reasons. */
+#include "plugins/common/do.h"
 #include "queue.h"
 
 #define REDUCE_BYTES ((size_t)32 << 20)
@@ -31,10 +32,7 @@ void ipc_reduce_size(dp_comm_t *comm, size_t reduce_bytes)
 
 static dp_status_t enter_sum(dp_comm_t *comm, dp_stream_t *s, queue_t *q)
 {
-    dp_status_t status = ipc_queue_enter(comm, s, q);
-
-    if (status < 0)
-        return status;
+    DO(ipc_queue_enter(comm, s, q));
     if (comm->sums_captured && !q->capturing)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: all_reduce is part of a graph: it is used by replays alone", comm->name);
@@ -113,9 +111,7 @@ dp_status_t ipc_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: all_reduce of %zu elements", comm->name, count);
     if (count == 0 || comm->nranks == 1)
         return DP_OK;
-    status = enter_sum(comm, s, &q);
-    if (status < 0)
-        return status;
+    DO(enter_sum(comm, s, &q));
     parts = ipc_plan_sum_parts(&sum);
     plan->base = (uint32_t)comm->parts;
     ipc_plan_sum_stage(plan, &sum, 0);

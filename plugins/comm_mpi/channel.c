@@ -4,6 +4,7 @@
  * head, which says what it is, and the data, in their own size. All messages of a bundle are handed
  * to MPI before the first is waited for. */
 #include "comm_mpi.h"
+#include "plugins/common/do.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -150,7 +151,6 @@ static dp_status_t enqueue(const transfer_t *t, dp_stream_t *s)
 {
     dp_channel_end_t *end = t->end, *first = end->comm->members;
     dp_comm_t *comm = end->comm;
-    dp_status_t status;
 
     if (comm->bundling && s != comm->stream)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: a bundle is on one stream", comm->name);
@@ -159,9 +159,7 @@ static dp_status_t enqueue(const transfer_t *t, dp_stream_t *s)
             return DP_FAIL(comm->host, DP_ERR_INVALID,
                            "group %s: a bundle goes to one rank or comes from one, with one message of each channel",
                            comm->name);
-    status = comm->device->launch(s, run_post, t, sizeof(*t));
-    if (status < 0)
-        return status;
+    DO(comm->device->launch(s, run_post, t, sizeof(*t)));
     end->count++;
     if (!comm->bundling)
         return comm->device->launch(s, run_finish, t, sizeof(*t));
@@ -183,10 +181,9 @@ dp_status_t mpi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
                              dp_stream_t *s)
 {
     transfer_t t = {.end = end, .tag = *expected};
-    dp_status_t status = comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive"));
     t.slot = end->slots + end->count % end->config.slots * end->stride;
     status = enqueue(&t, s);
     if (status >= 0)
@@ -197,13 +194,11 @@ dp_status_t mpi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expe
 dp_status_t mpi_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     transfer_t t = {.end = end, .tag = {.number = number}};
-    dp_status_t status = comm_check_release(end, end->freed, number);
 
-    if (status < 0)
-        return status;
-    status = end->comm->device->launch(s, run_message_release, &t, sizeof(t));
-    end->freed += status == DP_OK;
-    return status;
+    DO(comm_check_release(end, end->freed, number));
+    DO(end->comm->device->launch(s, run_message_release, &t, sizeof(t)));
+    end->freed++;
+    return DP_OK;
 }
 
 dp_status_t mpi_bundle_begin(dp_comm_t *comm, dp_stream_t *s)

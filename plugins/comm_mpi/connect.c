@@ -3,6 +3,7 @@
  * connect.c: what members of a group tell each other: at open, over the boot service, where in MPI
  * they are; at start, over MPI, what they have opened and on which tags they listen. */
 #include "comm_mpi.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,10 +41,9 @@ dp_status_t mpi_connect_members(dp_comm_t *comm)
     place_t own = {{comm->mpi->nonce[0], comm->mpi->nonce[1]}, comm->slice_bytes, comm->mpi->rank, 0}, place;
     char key[NAME_BYTES + 32];
     int tag;
-    dp_status_t status = mpi_runtime_tags(comm->host, 2, &tag);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(mpi_runtime_tags(comm->host, 2, &tag));
     own.tag = tag;
     snprintf(key, sizeof(key), "mpi.%s.%d", comm->name, comm->rank);
     status = comm->boot->put(comm->host, key, &own, sizeof(own));
@@ -217,9 +217,7 @@ static dp_status_t hear_peer(dp_comm_t *comm, talk_t *talk, int32_t peer)
 
     snprintf(what, sizeof(what), "rank %d: start of group %s, waiting for rank %d", comm->world[comm->rank], comm->name,
              comm->world[peer]);
-    status = mpi_wait(comm, talk->requests, 1, MPI_STATUSES_IGNORE, what);
-    if (status < 0)
-        return status;
+    DO(mpi_wait(comm, talk->requests, 1, MPI_STATUSES_IGNORE, what));
     talk->heard = mpi_memory(comm, (size_t)talk->heard_count + 1, sizeof(record_t));
     if (talk->heard == NULL)
         return DP_ERR_NOMEM;

@@ -3,6 +3,7 @@
  * exchange.c: all-to-all-v. Each rank sends each other one message of just its rows; the receiver
  * offers room for the capacity and learns the number of rows from the size of what comes. */
 #include "comm_mpi.h"
+#include "plugins/common/do.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -178,14 +179,11 @@ static dp_status_t run_exchange(void *arg)
     dp_comm_t *comm = x->comm;
     int32_t *counts = counts_of(x, r->slot), me = comm->rank;
     char what[160];
-    dp_status_t status = check_counts(r);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(check_counts(r));
     snprintf(what, sizeof(what), "rank %d: exchange %u of \"%s\"", comm->world[me], r->number, x->label);
-    status = comm->host->wait(comm->host, &x->released, r->number + 1 - x->config.slots, -1, what);
-    if (status < 0)
-        return status;
+    DO(comm->host->wait(comm->host, &x->released, r->number + 1 - x->config.slots, -1, what));
     if (r->counts[me] > 0)
         memcpy(mpi_rows_of(x, r->slot, me), rows_for(r, me), (size_t)r->counts[me] * x->config.row_bytes);
     counts[me] = r->counts[me];
@@ -208,27 +206,21 @@ dp_status_t mpi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
                              dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
-    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->count, number);
 
-    if (status < 0)
-        return status;
-    status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
-    if (status == DP_OK) {
-        x->count++;
-        *rows_out = mpi_rows_of(x, r.slot, 0);
-        *counts_out = counts_of(x, r.slot);
-    }
-    return status;
+    DO(comm_check_round(x->comm->host, x->label, x->connected, x->count, number));
+    DO(x->comm->device->launch(s, run_exchange, &r, sizeof(r)));
+    x->count++;
+    *rows_out = mpi_rows_of(x, r.slot, 0);
+    *counts_out = counts_of(x, r.slot);
+    return DP_OK;
 }
 
 dp_status_t mpi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = comm_check_rows_release(x, x->freed, number);
 
-    if (status < 0)
-        return status;
-    status = x->comm->device->launch(s, run_rows_release, &r, sizeof(r));
-    x->freed += status == DP_OK;
-    return status;
+    DO(comm_check_rows_release(x, x->freed, number));
+    DO(x->comm->device->launch(s, run_rows_release, &r, sizeof(r)));
+    x->freed++;
+    return DP_OK;
 }

@@ -6,6 +6,7 @@
 #include "comm_mpi.h"
 
 #include "plugins/comm/sums.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -183,13 +184,11 @@ static dp_status_t run_reduce(void *arg)
 dp_status_t mpi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status = comm_check_sum(comm->host, comm->name, dtype);
 
-    if (status < 0)
-        return status;
+    DO(comm_check_sum(comm->host, comm->name, dtype));
     if (comm->mpi == NULL)
         return DP_OK;
-    status = comm->device->launch(s, run_reduce, &r, sizeof(r));
-    comm->reductions += status == DP_OK;
-    return status;
+    DO(comm->device->launch(s, run_reduce, &r, sizeof(r)));
+    comm->reductions++;
+    return DP_OK;
 }

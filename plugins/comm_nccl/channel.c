@@ -10,6 +10,7 @@
 #include "fault.h"
 
 #include "cuda/launch.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -244,20 +245,14 @@ dp_status_t nccl_channel_send(dp_channel_end_t *end, const void *from, const dp_
 dp_status_t nccl_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                               dp_stream_t *s)
 {
-    dp_status_t status = nccl_channel_check(end, expected, false);
-
-    if (status < 0)
-        return status;
+    DO(nccl_channel_check(end, expected, false));
     *data_out = end->slots + expected->number % end->config.slots * end->stride;
     return enqueue(end, NULL, expected, s);
 }
 
 dp_status_t nccl_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = comm_check_release(end, end->freed, number);
-
-    if (status < 0)
-        return status;
+    DO(comm_check_release(end, end->freed, number));
     end->freed++;
     return end->comm->device_vt->event_record(end->released[number % end->config.slots], s);
 }

@@ -11,6 +11,7 @@
 #include "communicator.h"
 #include "exchange.h"
 #include "fault.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,11 +181,9 @@ static dp_status_t find_refused(dp_comm_t *comm, int32_t *refused_out)
 dp_status_t nccl_channels_choose(dp_comm_t *comm, int32_t lacks, const char *lacking)
 {
     int32_t refused = comm->nranks;
-    dp_status_t status = lacks < comm->nranks ? DP_OK : find_refused(comm, &refused);
     char text[LACKING_BYTES + NAME_BYTES + 128];
 
-    if (status < 0)
-        return status;
+    DO(lacks < comm->nranks ? DP_OK : find_refused(comm, &refused));
     comm->chosen = true;
     comm->one_sided = lacks == comm->nranks && refused == comm->nranks;
     if (comm->rank != 0)

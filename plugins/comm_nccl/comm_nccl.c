@@ -7,6 +7,7 @@
 #include "fault.h"
 
 #include "cuda/module.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +20,8 @@ CUDA_IMAGE(nccl_kernels);
 dp_status_t nccl_device_memory(dp_comm_t *comm, size_t bytes, void *memory_out)
 {
     void *memory = NULL;
-    dp_status_t status = comm->device_vt->allocate(comm->device, bytes, &memory);
 
-    if (status < 0)
-        return status;
+    DO(comm->device_vt->allocate(comm->device, bytes, &memory));
     comm->memory_bytes += bytes;
     memcpy(memory_out, &memory, sizeof(memory));
     return DP_OK;
@@ -86,10 +85,9 @@ dp_status_t nccl_communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *c
     ncclConfig_t config = config_of(comm, ctas);
     ncclUniqueId id;
     ncclResult_t result = ncclSuccess;
-    dp_status_t status = agree_on_id(comm, &id);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(agree_on_id(comm, &id));
     pthread_mutex_lock(&comm->lock);
     if (!comm->broken)
         result = comm->nccl->ncclCommInitRankConfig(comm_out, comm->nranks, id, comm->rank, &config);

@@ -10,6 +10,7 @@
 #include "communicator.h"
 
 #include "cuda/launch.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -92,10 +93,8 @@ static dp_status_t swap_stretches(dp_exchange_t *x, unsigned char *rows, int32_t
     cudaStream_t stream = (cudaStream_t)native(comm, s);
     ncclComm_t *comms[1] = {&comm->rows};
     ncclResult_t result = ncclSuccess;
-    dp_status_t status = nccl_begin(comm);
 
-    if (status < 0)
-        return status;
+    DO(nccl_begin(comm));
     for (int32_t k = 1; k < comm->nranks && (result == ncclSuccess || result == ncclInProgress); k++) {
         int32_t to = (comm->rank + k) % comm->nranks, from = (comm->rank + comm->nranks - k) % comm->nranks;
         ncclResult_t r[4];
@@ -125,9 +124,7 @@ static dp_status_t run_at_capacity(dp_exchange_t *x, uint32_t number, const void
 
     if (status < 0 || comm->nranks == 1)
         return status;
-    status = swap_stretches(x, rows, counts, s);
-    if (status < 0)
-        return status;
+    DO(swap_stretches(x, rows, counts, s));
     return cuda_launch(comm->host, comm->cu, comm->check_counts, CUDA_DIM(1), CUDA_DIM(32), 0, native(comm, s), &counts,
                        &no_table, &comm->nranks, &comm->rank, &capacity, &number, &object, &comm->mailbox);
 }
@@ -163,10 +160,7 @@ dp_status_t nccl_exchange_run(dp_exchange_t *x, uint32_t number, const void *sen
 
 dp_status_t nccl_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = comm_check_rows_release(x, x->freed, number);
-
-    if (status < 0)
-        return status;
+    DO(comm_check_rows_release(x, x->freed, number));
     x->freed++;
     return x->comm->device_vt->event_record(x->released[number % x->config.slots], s);
 }

@@ -10,6 +10,7 @@
 #include "exchange.h"
 
 #include "cuda/launch.h"
+#include "plugins/common/do.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -58,14 +59,11 @@ dp_status_t nccl_fault_check(void *arg)
 {
     dp_comm_t *comm = arg;
     uint32_t kind = reported(comm);
-    dp_status_t status;
     char trouble[sizeof(comm->trouble)];
 
     if (kind != NCCL_FAULT_NONE)
         return explain_mailbox(comm, kind);
-    status = comm->host->aborted(comm->host);
-    if (status < 0)
-        return status;
+    DO(comm->host->aborted(comm->host));
     pthread_mutex_lock(&comm->lock);
     memcpy(trouble, comm->trouble, sizeof(trouble));
     pthread_mutex_unlock(&comm->lock);

@@ -4,6 +4,7 @@
  * work on the stream. */
 #include "communicator.h"
 #include "fault.h"
+#include "plugins/common/do.h"
 
 #include <sched.h>
 
@@ -95,10 +96,8 @@ dp_status_t nccl_greet(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nra
     uint32_t *own = comm->heads, *in = comm->heads + HEAD_BYTES / sizeof(uint32_t);
     cudaStream_t stream = (cudaStream_t)native(comm, s);
     ncclResult_t result = ncclSuccess;
-    dp_status_t status = nccl_begin(comm);
 
-    if (status < 0)
-        return status;
+    DO(nccl_begin(comm));
     for (int32_t p = 0; p < nranks && fine(result); p++) {
         if (p != rank && sends)
             result = nccl->ncclSend(own, HEAD_BYTES, ncclUint8, p, *c, stream);
@@ -111,10 +110,9 @@ dp_status_t nccl_greet(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nra
 dp_status_t nccl_connect(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives)
 {
     dp_stream_t *s = NULL;
-    dp_status_t status = comm->device_vt->stream_open(comm->device, DP_LANE_P2P, &s);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(comm->device_vt->stream_open(comm->device, DP_LANE_P2P, &s));
     status = nccl_greet(comm, c, rank, nranks, sends, receives, s, "connecting");
     if (status >= 0)
         status = comm->device_vt->synchronize(s, -1);

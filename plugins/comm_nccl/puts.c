@@ -17,6 +17,7 @@
 #include "fault.h"
 
 #include "cuda/side.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -101,12 +102,11 @@ static dp_status_t put_message(dp_channel_end_t *end, uint32_t number, size_t by
 dp_status_t nccl_puts_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = nccl_channel_check(end, tag, true);
+    dp_status_t status;
     size_t slot;
     uint32_t words[4];
 
-    if (status < 0)
-        return status;
+    DO(nccl_channel_check(end, tag, true));
     slot = slot_at(end, tag->number);
     nccl_channel_words(tag, words);
     status = await(end, tag->number + 1, s);
@@ -127,12 +127,11 @@ dp_status_t nccl_puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expect
                            dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = nccl_channel_check(end, expected, false);
+    dp_status_t status;
     const unsigned char *slot;
     uint32_t words[4];
 
-    if (status < 0)
-        return status;
+    DO(nccl_channel_check(end, expected, false));
     slot = end->window + slot_at(end, expected->number);
     nccl_channel_words(expected, words);
     status = await(end, expected->number + 2, s);
@@ -162,10 +161,9 @@ static dp_status_t make_window(dp_channel_end_t *end, dp_stream_t *s)
     dp_comm_t *comm = end->comm;
     const size_t words = slots_at(end), bytes = words + end->config.slots * end->stride;
     unsigned char *memory = NULL;
-    dp_status_t status = nccl_memory(comm, bytes, &memory);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(nccl_memory(comm, bytes, &memory));
     __atomic_store_n(&end->window, memory, __ATOMIC_RELEASE);
     status = CUDA_CHECK(comm->host,
                         comm->cu->cuMemsetD32Async(address(end, 0), 0, words / sizeof(uint32_t), native(comm, s)),
@@ -181,10 +179,9 @@ dp_status_t nccl_puts_connect(dp_channel_end_t *end)
 {
     dp_comm_t *comm = end->comm;
     dp_stream_t *s = NULL;
-    dp_status_t status = comm->device_vt->stream_open(comm->device, DP_LANE_P2P, &s);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(comm->device_vt->stream_open(comm->device, DP_LANE_P2P, &s));
     end->stride = HEAD_ROOM + (end->config.slot_bytes + HEAD_ROOM - 1) / HEAD_ROOM * HEAD_ROOM;
     status = make_window(end, s);
     if (status >= 0)

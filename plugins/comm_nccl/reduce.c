@@ -11,6 +11,7 @@
 #include "fault.h"
 
 #include "cuda/launch.h"
+#include "plugins/common/do.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,10 +88,8 @@ static dp_status_t move(dp_comm_t *comm, unsigned char *data, size_t count, size
     ncclComm_t *comms[1] = {&comm->sums};
     ncclResult_t result = ncclSuccess;
     size_t mine, n = slice_of(count, slice, comm->rank, &mine);
-    dp_status_t status = nccl_begin(comm);
 
-    if (status < 0)
-        return status;
+    DO(nccl_begin(comm));
     for (int32_t k = 1; k < comm->nranks && fine(result); k++) {
         int32_t p = (comm->rank + k) % comm->nranks;
         size_t theirs, m = slice_of(count, slice, p, &theirs);

@@ -13,8 +13,8 @@
 #include "exchange.h"
 #include "fault.h"
 
-#include "common/do.h"
 #include "cuda/launch.h"
+#include "plugins/common/do.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -160,10 +160,9 @@ static dp_status_t swap_counts(dp_exchange_t *x, int32_t *in, uint32_t number, d
     ncclResult_t result = ncclSuccess;
     int32_t capacity = (int32_t)x->config.capacity_rows, *table = x->table + 2 * comm->nranks;
     uint64_t object = (uint64_t)(uintptr_t)x;
-    dp_status_t status = nccl_begin(comm);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(nccl_begin(comm));
     for (int32_t k = 1; k < comm->nranks && fine(result); k++) {
         int32_t to = (comm->rank + k) % comm->nranks, from = (comm->rank + comm->nranks - k) % comm->nranks;
 
@@ -324,11 +323,9 @@ dp_status_t nccl_rows_connect(dp_exchange_t *x)
     dp_comm_t *comm = x->comm;
     const size_t bytes = sizeof(*x->flags) + 3 * (size_t)comm->nranks * sizeof(int32_t);
     void *memory = NULL;
-    dp_status_t status = CUDA_CHECK(comm->host, comm->cu->cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE),
-                                    "allocating a table of counts");
 
-    if (status < 0)
-        return status;
+    DO(CUDA_CHECK(comm->host, comm->cu->cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE),
+                  "allocating a table of counts"));
     memset(memory, 0, bytes);
     x->table = (int32_t *)(void *)((flags_t *)memory + 1);
     __atomic_store_n(&x->flags, memory, __ATOMIC_RELEASE);

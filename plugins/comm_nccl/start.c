@@ -8,6 +8,7 @@
 #include "channel.h"
 #include "communicator.h"
 #include "exchange.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,12 +88,9 @@ static dp_status_t show_entries(dp_comm_t *comm, const entry_t *entries, uint32_
 static dp_status_t see(dp_comm_t *comm, int32_t rank, summary_t *summary)
 {
     char key[128];
-    dp_status_t status;
 
     snprintf(key, sizeof(key), "nccl.%s.%u.%d.n", comm->name, comm->round, rank);
-    status = comm->boot->get(comm->host, key, summary, sizeof(*summary));
-    if (status < 0)
-        return status;
+    DO(comm->boot->get(comm->host, key, summary, sizeof(*summary)));
     if (summary->nentries > ENTRIES_MOST)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: rank %d shows %u channels", comm->name,
                        comm->world[rank], summary->nentries);

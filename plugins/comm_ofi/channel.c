@@ -4,6 +4,7 @@
  * as a credit. */
 #include "channel.h"
 #include "join.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -106,12 +107,9 @@ dp_status_t ofi_channel_connect(dp_channel_end_t *end, const area_t *ours, const
     area_t theirs = ofi_channel_area(end, false);
     unsigned char *own = region->base + ours->private_offset;
     char what[LABEL_BYTES + 40];
-    dp_status_t status;
 
     snprintf(what, sizeof(what), "channel %u \"%s\"", end->config.id, end->label);
-    status = ofi_join_find(comm, views, end->config.peer, &theirs, what, &end->far);
-    if (status < 0)
-        return status;
+    DO(ofi_join_find(comm, views, end->config.peer, &theirs, what, &end->far));
     end->slots = region->base + ours->offset;
     end->bells = region->bells + ours->bell;
     for (uint32_t slot = 0; end->config.sender == 0 && slot < end->config.slots; slot++)
@@ -229,40 +227,32 @@ static dp_status_t run_message_release(void *arg)
 
 dp_status_t ofi_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = comm_check_call(end, true, end->count, tag->number, tag->bytes, "send");
     transfer_t t = {end, from, end->count, *tag};
 
-    if (status < 0)
-        return status;
-    status = ofi_launch(end->comm, end->part.queue, s, run_send, &t, sizeof(t));
-    end->count += status == DP_OK;
-    return status;
+    DO(comm_check_call(end, true, end->count, tag->number, tag->bytes, "send"));
+    DO(ofi_launch(end->comm, end->part.queue, s, run_send, &t, sizeof(t)));
+    end->count++;
+    return DP_OK;
 }
 
 dp_status_t ofi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                              dp_stream_t *s)
 {
-    dp_status_t status = comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive");
     transfer_t t = {end, NULL, end->count, *expected};
 
-    if (status < 0)
-        return status;
-    status = ofi_launch(end->comm, end->part.queue, s, run_recv, &t, sizeof(t));
-    if (status == DP_OK) {
-        *data_out = data_of(end, end->count % end->config.slots);
-        end->count++;
-    }
-    return status;
+    DO(comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive"));
+    DO(ofi_launch(end->comm, end->part.queue, s, run_recv, &t, sizeof(t)));
+    *data_out = data_of(end, end->count % end->config.slots);
+    end->count++;
+    return DP_OK;
 }
 
 dp_status_t ofi_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = comm_check_release(end, end->released, number);
     transfer_t t = {.end = end, .tag = {.number = number}};
 
-    if (status < 0)
-        return status;
-    status = ofi_launch(end->comm, end->part.releases, s, run_message_release, &t, sizeof(t));
-    end->released += status == DP_OK;
-    return status;
+    DO(comm_check_release(end, end->released, number));
+    DO(ofi_launch(end->comm, end->part.releases, s, run_message_release, &t, sizeof(t)));
+    end->released++;
+    return DP_OK;
 }

@@ -4,6 +4,7 @@
  * slots. */
 #include "channel.h"
 #include "join.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -155,7 +156,6 @@ dp_status_t ofi_exchange_connect(dp_exchange_t *x, const area_t *ours, const reg
     unsigned char *own = region->base + ours->private_offset;
     area_t expected = ofi_exchange_area(x);
     char what[LABEL_BYTES + 40];
-    dp_status_t status;
 
     snprintf(what, sizeof(what), "exchange %u \"%s\"", x->config.id, x->label);
     x->area = region->base + ours->offset;
@@ -165,9 +165,7 @@ dp_status_t ofi_exchange_connect(dp_exchange_t *x, const area_t *ours, const reg
     for (int32_t rank = 0; rank < comm->nranks; rank++) {
         if (rank == comm->rank)
             continue;
-        status = ofi_join_find(comm, views, rank, &expected, what, &x->far[rank]);
-        if (status < 0)
-            return status;
+        DO(ofi_join_find(comm, views, rank, &expected, what, &x->far[rank]));
         ofi_op_init(comm, &x->ops[rank], rank, region,
                     comm->wire.direct ? NULL : own + 2 * n * sizeof(op_t) + (size_t)rank * block_bytes(x));
         ofi_op_init(comm, &x->credits[rank], rank, region, NULL);
@@ -382,28 +380,22 @@ dp_status_t ofi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
                              dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, x->count, number};
-    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->count, number);
     uint32_t slot = slot_of(&r);
 
-    if (status < 0)
-        return status;
-    status = ofi_launch(x->comm, x->part.queue, s, run_exchange, &r, sizeof(r));
-    if (status == DP_OK) {
-        x->count++;
-        *rows_out = ofi_rows_of(x, slot);
-        *counts_out = counts_of(x, slot);
-    }
-    return status;
+    DO(comm_check_round(x->comm->host, x->label, x->connected, x->count, number));
+    DO(ofi_launch(x->comm, x->part.queue, s, run_exchange, &r, sizeof(r)));
+    x->count++;
+    *rows_out = ofi_rows_of(x, slot);
+    *counts_out = counts_of(x, slot);
+    return DP_OK;
 }
 
 dp_status_t ofi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = comm_check_rows_release(x, x->released, number);
 
-    if (status < 0)
-        return status;
-    status = ofi_launch(x->comm, x->part.releases, s, run_rows_release, &r, sizeof(r));
-    x->released += status == DP_OK;
-    return status;
+    DO(comm_check_rows_release(x, x->released, number));
+    DO(ofi_launch(x->comm, x->part.releases, s, run_rows_release, &r, sizeof(r)));
+    x->released++;
+    return DP_OK;
 }

@@ -4,6 +4,7 @@
 #include "join.h"
 
 #include "plugins/common/debug.h"
+#include "plugins/common/do.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -435,9 +436,7 @@ dp_status_t ofi_fabric_open(dp_comm_t *comm)
         return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
                        "comm_ofi needs libfabric %u.%u or later, the one that was loaded is %u.%u", FI_MAJOR(API),
                        FI_MINOR(API), FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
-    status = choose_provider(comm);
-    if (status < 0)
-        return status;
+    DO(choose_provider(comm));
     if (comm->gpu != NULL)
         choose_direct(comm);
     /* memory of host and device in one write is not every provider's */
@@ -534,7 +533,6 @@ static dp_status_t check_reach(const dp_comm_t *comm, int32_t rank, const record
 dp_status_t ofi_fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record)
 {
     wire_t *w = &comm->wire;
-    dp_status_t status;
 
     if (record->name_bytes == 0 || record->name_bytes > sizeof(record->name) ||
         memchr(record->provider, '\0', sizeof(record->provider)) == NULL)
@@ -553,9 +551,7 @@ dp_status_t ofi_fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record
             " to the same on all hosts",
             comm->name, comm->world[comm->rank], w->provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()),
             comm->world[rank], record->provider, FI_MAJOR(record->library), FI_MINOR(record->library));
-    status = check_reach(comm, rank, record);
-    if (status < 0)
-        return status;
+    DO(check_reach(comm, rank, record));
     if (fi_av_insert(w->av, record->name, 1, &w->peers[rank], 0, NULL) != 1)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
                        "rank %d, group %s: libfabric does not take the address of rank %d for one of provider %s",
@@ -601,10 +597,8 @@ dp_status_t ofi_fabric_register(dp_comm_t *comm, region_t *region)
 {
     wire_t *w = &comm->wire;
     uint64_t access = FI_REMOTE_WRITE | (w->bounce ? FI_WRITE : 0);
-    dp_status_t status = register_memory(comm, region->base, region->bytes, access, false, &region->mr);
 
-    if (status < 0)
-        return status;
+    DO(register_memory(comm, region->base, region->bytes, access, false, &region->mr));
     region->desc = w->bounce ? fi_mr_desc(region->mr) : NULL;
     region->key = fi_mr_key(region->mr);
     region->address = (w->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0 ? (uintptr_t)region->base : 0;

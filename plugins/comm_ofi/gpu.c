@@ -8,6 +8,7 @@
 #include "gpu.h"
 
 #include "plugins/comm/calls.h"
+#include "plugins/common/do.h"
 #include "plugins/cuda/driver.h"
 #include "plugins/cuda/side.h"
 
@@ -179,9 +180,7 @@ dp_status_t ofi_gpu_launch(gpu_queue_t *queue, dp_stream_t *s, dp_launch_fn fn, 
 
     if (bytes > ARG_BYTES)
         return DP_FAIL(host, DP_ERR_INVALID, "a function of comm_ofi takes %zu bytes", bytes);
-    status = host->wait(host, &queue->room, queue->tail + 1 - RING, -1, "a full stream has no room for more work");
-    if (status < 0)
-        return status;
+    DO(host->wait(host, &queue->room, queue->tail + 1 - RING, -1, "a full stream has no room for more work"));
     e = &queue->ring[queue->tail % RING];
     e->fn = fn;
     memcpy(e->arg, arg, bytes);
@@ -327,11 +326,10 @@ dp_status_t ofi_gpu_queue_open(gpu_t *gpu, bool waits, gpu_queue_t **queue_out)
 dp_status_t ofi_gpu_open(const dp_host_t *host, const dp_device_vt_t *vt, dp_device_t *device, gpu_t **gpu_out)
 {
     const cuda_driver_t *cu;
-    dp_status_t status = cuda_driver(host, &cu);
+    dp_status_t status;
     gpu_t *gpu;
 
-    if (status < 0)
-        return status;
+    DO(cuda_driver(host, &cu));
     gpu = host->allocate(host, sizeof(*gpu), 64);
     if (gpu == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for the threads of a device");

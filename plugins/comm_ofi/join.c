@@ -3,6 +3,7 @@
  * join.c: regions, what ranks tell each other about them, and what is made of it. */
 #include "join.h"
 #include "channel.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -128,9 +129,7 @@ static dp_status_t publish_region(joining_t *j)
     dp_status_t status;
 
     memset(&record, 0, sizeof(record));
-    status = ofi_fabric_describe(comm, &record);
-    if (status < 0)
-        return status;
+    DO(ofi_fabric_describe(comm, &record));
     record.address = j->region->address;
     record.key = j->region->key;
     record.bytes = j->region->bytes;
@@ -205,10 +204,8 @@ dp_status_t ofi_join_find(dp_comm_t *comm, view_t *views, int32_t rank, const ar
     const area_search_t search = {comm->host, comm->name, comm->world[comm->rank], comm->world[rank], what};
     const view_t *view = &views[rank];
     const area_t *found = NULL;
-    dp_status_t status = comm_area_find(&search, view->areas, view->record.areas, expected, &found);
 
-    if (status < 0)
-        return status;
+    DO(comm_area_find(&search, view->areas, view->record.areas, expected, &found));
     *place_out = (place_t){.rank = rank,
                            .bell = bell_name(comm->region_count - 1, found->bell),
                            .address = view->record.address + found->offset,
@@ -268,9 +265,7 @@ static dp_status_t connect_bases(joining_t *j)
     dp_status_t status;
 
     j->areas[j->count++] = ofi_base_area(comm);
-    status = show_region(j);
-    if (status < 0)
-        return status;
+    DO(show_region(j));
     comm->base = j->areas[0];
     comm->ground = *j->region;
     ofi_base_prepare(comm, j->region);

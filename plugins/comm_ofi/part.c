@@ -3,6 +3,7 @@
  * part.c: what a channel's end and an exchange have on a device whose memory is out of the host's
  * reach. */
 #include "fabric.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -24,9 +25,7 @@ dp_status_t ofi_part_show(dp_comm_t *comm, part_t *part, size_t bytes)
 
     if (comm->gpu == NULL)
         return DP_OK;
-    status = comm->device->allocate(comm->instance, bytes, &memory);
-    if (status < 0)
-        return status;
+    DO(comm->device->allocate(comm->instance, bytes, &memory));
     part->shown = memory;
     comm->memory_bytes += bytes;
     if (!comm->wire.direct)
@@ -46,10 +45,9 @@ dp_status_t ofi_part_lend(dp_comm_t *comm, part_t *part, const void *data, void 
 {
     lent_t now = {0};
     lent_t *lent = &part->lent[part->latest % LENT];
-    dp_status_t status = ofi_gpu_range(comm->gpu, data, &now.base, &now.bytes, &now.id);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(ofi_gpu_range(comm->gpu, data, &now.base, &now.bytes, &now.id));
     for (int i = 0; i < LENT; i++)
         if (now.id != 0 && part->lent[i].id == now.id && part->lent[i].base == now.base) {
             *desc_out = fi_mr_desc(part->lent[i].mr);

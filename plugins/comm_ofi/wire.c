@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * wire.c: puts, and waiting for bells and for the provider to let go of what it sends. */
 #include "comm_ofi.h"
+#include "plugins/common/do.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -237,9 +238,7 @@ dp_status_t ofi_wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
 
     op->head.credit = 0;
     if (op->bounce != NULL && put->bytes > 0 && (comm->gpu != NULL || !fits_inject(&p))) {
-        status = ofi_copy(comm, op->bounce, put->data, put->bytes);
-        if (status < 0)
-            return status;
+        DO(ofi_copy(comm, op->bounce, put->data, put->bytes));
         p.data = op->bounce;
     }
     status = post(&p);

@@ -3,6 +3,7 @@
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back
  * as a credit. */
 #include "comm_shm.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -147,42 +148,34 @@ static slot_head_t *slot_of(const dp_channel_end_t *end, uint64_t number)
 
 dp_status_t shm_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = comm_check_call(end, true, end->count, tag->number, tag->bytes, "send");
     transfer_t t = {end, NULL, from, *tag};
 
-    if (status < 0)
-        return status;
+    DO(comm_check_call(end, true, end->count, tag->number, tag->bytes, "send"));
     t.slot = slot_of(end, end->count);
-    status = end->comm->device->launch(s, run_send, &t, sizeof(t));
-    end->count += status == DP_OK;
-    return status;
+    DO(end->comm->device->launch(s, run_send, &t, sizeof(t)));
+    end->count++;
+    return DP_OK;
 }
 
 dp_status_t shm_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                              dp_stream_t *s)
 {
-    dp_status_t status = comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive");
     transfer_t t = {end, NULL, NULL, *expected};
 
-    if (status < 0)
-        return status;
+    DO(comm_check_call(end, false, end->count, expected->number, expected->bytes, "receive"));
     t.slot = slot_of(end, end->count);
-    status = end->comm->device->launch(s, run_recv, &t, sizeof(t));
-    if (status == DP_OK) {
-        end->count++;
-        *data_out = data_of(&t);
-    }
-    return status;
+    DO(end->comm->device->launch(s, run_recv, &t, sizeof(t)));
+    end->count++;
+    *data_out = data_of(&t);
+    return DP_OK;
 }
 
 dp_status_t shm_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = comm_check_release(end, end->released, number);
     transfer_t t = {.end = end, .tag = {.number = number}};
 
-    if (status < 0)
-        return status;
-    status = end->comm->device->launch(s, run_message_release, &t, sizeof(t));
-    end->released += status == DP_OK;
-    return status;
+    DO(comm_check_release(end, end->released, number));
+    DO(end->comm->device->launch(s, run_message_release, &t, sizeof(t)));
+    end->released++;
+    return DP_OK;
 }

@@ -3,6 +3,7 @@
  * comm_shm.c: ranks of one host over shared memory: the table of dp.comm/1, joining, connecting,
  * waiting and the end. */
 #include "comm_shm.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -115,15 +116,12 @@ static dp_status_t joining_show(joining_t *j)
     dp_comm_t *comm = j->comm;
     view_t *own = &j->views[comm->rank];
     size_t bytes = j->count > 0 ? shm_segment_layout(j->areas, j->count) : 0;
-    dp_status_t status;
 
     if (j->count > 0 && bytes == 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: what was opened is too large for any machine",
                        comm->name);
     if (j->count > 0) {
-        status = shm_segment_create(comm, j->areas, j->count, bytes, &own->segment);
-        if (status < 0)
-            return status;
+        DO(shm_segment_create(comm, j->areas, j->count, bytes, &own->segment));
     }
     own->areas = j->areas;
     own->count = j->count;
@@ -216,10 +214,9 @@ static dp_status_t shm_open_group(const dp_host_t *host, const dp_comm_config_t 
 {
     dp_comm_t *comm;
     size_t n;
-    dp_status_t status = shm_check_config(host, config);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(shm_check_config(host, config));
     n = (size_t)config->nranks;
     comm = host->allocate(host, sizeof(*comm), CACHE_LINE);
     if (comm == NULL)

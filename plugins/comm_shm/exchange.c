@@ -3,6 +3,7 @@
  * exchange.c: all-to-all-v: every rank puts its rows straight into the others' slots, counts in
  * front. */
 #include "comm_shm.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -216,27 +217,21 @@ dp_status_t shm_exchange_run(dp_exchange_t *x, uint32_t number, const void *send
                              dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
-    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->count, number);
 
-    if (status < 0)
-        return status;
-    status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
-    if (status == DP_OK) {
-        x->count++;
-        *rows_out = shm_rows_of(x, x->comm->rank, r.slot, 0);
-        *counts_out = &x->counts[r.slot * (uint32_t)x->comm->nranks];
-    }
-    return status;
+    DO(comm_check_round(x->comm->host, x->label, x->connected, x->count, number));
+    DO(x->comm->device->launch(s, run_exchange, &r, sizeof(r)));
+    x->count++;
+    *rows_out = shm_rows_of(x, x->comm->rank, r.slot, 0);
+    *counts_out = &x->counts[r.slot * (uint32_t)x->comm->nranks];
+    return DP_OK;
 }
 
 dp_status_t shm_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = comm_check_rows_release(x, x->released, number);
 
-    if (status < 0)
-        return status;
-    status = x->comm->device->launch(s, run_rows_release, &r, sizeof(r));
-    x->released += status == DP_OK;
-    return status;
+    DO(comm_check_rows_release(x, x->released, number));
+    DO(x->comm->device->launch(s, run_rows_release, &r, sizeof(r)));
+    x->released++;
+    return DP_OK;
 }

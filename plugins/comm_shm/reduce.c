@@ -16,6 +16,7 @@
 #include "comm_shm.h"
 
 #include "plugins/comm/sums.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -316,18 +317,16 @@ static uint64_t digest(const size_t *bounds, int32_t n)
 static dp_status_t enqueue_sum(reduction_t *r, dp_stream_t *s)
 {
     dp_comm_t *comm = r->comm;
-    dp_status_t status = r->kind == ALL_GATHER ? DP_OK : comm_check_sum(comm->host, comm->name, r->dtype);
 
-    if (status < 0)
-        return status;
+    DO(r->kind == ALL_GATHER ? DP_OK : comm_check_sum(comm->host, comm->name, r->dtype));
     if (comm->nranks == 1 || r->count == 0)
         return DP_OK;
     r->number = comm->reductions;
     r->width = comm->block_bytes / dp_dtype_bytes(r->dtype) / (size_t)comm->nranks;
     r->parts = digest(r->bounds, comm->nranks);
-    status = comm->device->launch(s, run_reduce, r, sizeof(*r));
-    comm->reductions += status == DP_OK;
-    return status;
+    DO(comm->device->launch(s, run_reduce, r, sizeof(*r)));
+    comm->reductions++;
+    return DP_OK;
 }
 
 dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
@@ -353,10 +352,8 @@ static dp_status_t check_bounds(dp_comm_t *comm, kind_t kind, const void *data, 
 dp_status_t shm_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {.comm = comm, .data = data, .bounds = bounds, .dtype = dtype, .kind = REDUCE_SCATTER};
-    dp_status_t status = check_bounds(comm, r.kind, data, bounds);
 
-    if (status < 0)
-        return status;
+    DO(check_bounds(comm, r.kind, data, bounds));
     r.count = bounds[comm->nranks];
     return enqueue_sum(&r, s);
 }
@@ -365,10 +362,8 @@ dp_status_t shm_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds
 dp_status_t shm_all_gather(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s)
 {
     reduction_t r = {.comm = comm, .data = data, .bounds = bounds, .dtype = DP_U8, .kind = ALL_GATHER};
-    dp_status_t status = check_bounds(comm, r.kind, data, bounds);
 
-    if (status < 0)
-        return status;
+    DO(check_bounds(comm, r.kind, data, bounds));
     r.count = bounds[comm->nranks];
     return enqueue_sum(&r, s);
 }

@@ -7,6 +7,7 @@
  * the private page counts them: the last one to let go unmaps, whatever the order in which ranks
  * end. */
 #include "comm_shm.h"
+#include "plugins/common/do.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,10 +97,9 @@ dp_status_t shm_segment_create(dp_comm_t *comm, const area_t *areas, uint32_t co
     const dp_host_t *host = comm->host;
     segment_t segment = {NULL, bytes, true, -1};
     head_t *head;
-    dp_status_t status = make_memory(comm, bytes, &segment.fd);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(make_memory(comm, bytes, &segment.fd));
     segment.base = map_own(segment.fd, bytes);
     if (segment.base == NULL) {
         status = DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: cannot map %zu bytes: %s", comm->world[comm->rank],
@@ -315,9 +315,7 @@ dp_status_t shm_segment_import(dp_comm_t *comm, int32_t rank, view_t *view)
     dp_status_t status;
 
     key_of(comm, rank, key);
-    status = comm->boot->get(host, key, &record, sizeof(record));
-    if (status < 0)
-        return status;
+    DO(comm->boot->get(host, key, &record, sizeof(record)));
     view->loaded = true;
     if (record.bytes == 0)
         return DP_OK;

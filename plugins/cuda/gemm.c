@@ -155,10 +155,9 @@ static dp_status_t search_plan(const cuda_gemm_t *g, plan_t *plan, size_t limit)
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
     cublasStatus_t result = CUBLAS_STATUS_SUCCESS;
-    dp_status_t status = check_cublas(g, g->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference");
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(check_cublas(g, g->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference"));
     memset(&found, 0, sizeof(found));
     status = set_preferences(g, k, limit, preference);
     if (status >= 0)
@@ -307,14 +306,11 @@ static uint32_t element_bytes(const plan_key_t *key)
 dp_status_t cuda_gemm_prepare(cuda_gemm_t *g, const cuda_gemm_shape_t *shape)
 {
     plan_key_t key;
-    dp_status_t status = make_key(g, shape, &key);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(make_key(g, shape, &key));
     key.alignment = VECTOR_BYTES;
-    status = plan_for(g, &key, g->limit, NULL);
-    if (status < 0)
-        return status;
+    DO(plan_for(g, &key, g->limit, NULL));
     /* Most callers never need this one: if there is none, the call that does will say so. */
     key.alignment = element_bytes(&key);
     status = plan_for(g, &key, g->limit, NULL);

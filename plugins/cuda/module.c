@@ -2,14 +2,13 @@
  * SPDX-License-Identifier: MIT
  * module.c: loads device images and looks up their kernels. */
 #include "module.h"
+#include "plugins/common/do.h"
 
 dp_status_t cuda_module_load(const dp_host_t *host, const unsigned char *image, CUmodule *module_out)
 {
     const cuda_driver_t *cu;
-    dp_status_t status = cuda_driver(host, &cu);
 
-    if (status < 0)
-        return status;
+    DO(cuda_driver(host, &cu));
     return CUDA_CHECK(host, cu->cuModuleLoadDataEx(module_out, image, 0, NULL, NULL), "loading the plugin's kernels");
 }
 
@@ -48,10 +47,8 @@ dp_status_t cuda_kernels(const dp_host_t *host, CUmodule module, const cuda_kern
 dp_status_t cuda_kernel_shared(const dp_host_t *host, CUfunction function, size_t bytes)
 {
     const cuda_driver_t *cu;
-    dp_status_t status = cuda_driver(host, &cu);
 
-    if (status < 0)
-        return status;
+    DO(cuda_driver(host, &cu));
     return CUDA_CHECK(host,
                       cu->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes),
                       "asking for %zu bytes of shared memory", bytes);

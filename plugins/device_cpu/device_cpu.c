@@ -4,6 +4,7 @@
 #include "device_cpu.h"
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -33,9 +34,7 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     uint32_t length = config->queue_length != 0 ? config->queue_length : QUEUE_LENGTH;
     dp_status_t status;
 
-    status = DP_TAKE(host, "device_cpu", dp_device_config_t, DP_DEVICE_CONFIG_MIN, NULL, config);
-    if (status < 0)
-        return status;
+    DO(DP_TAKE(host, "device_cpu", dp_device_config_t, DP_DEVICE_CONFIG_MIN, NULL, config));
     if (length > QUEUE_LENGTH_MAX || (length & (length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u", length,
                        QUEUE_LENGTH_MAX);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * event.c: points in streams, as counters that the stream posts when it gets there. */
 #include "device_cpu.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -56,13 +57,10 @@ dp_status_t cpu_event_record(dp_event_t *event, dp_stream_t *s)
     dp_signal_t *signal = own ? &event->done : &s->marked;
     uint32_t target = (own ? event->count : s->marks) + 1;
     uint64_t position = s->tail;
-    dp_status_t status;
 
     if (event->device != s->device)
         return DP_FAIL(s->host, DP_ERR_INVALID, "an event cannot be recorded on a stream of another device");
-    status = cpu_stream_put_mark(s, signal, target);
-    if (status < 0)
-        return status;
+    DO(cpu_stream_put_mark(s, signal, target));
     if (own) {
         event->count = target;
         event->writer = s;

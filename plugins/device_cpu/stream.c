@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * stream.c: a stream's worker thread and its ring: one producer, one consumer, no lock. */
 #include "device_cpu.h"
+#include "plugins/common/do.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -174,16 +175,12 @@ static bool join_thread(dp_stream_t *s, int64_t limit_ns)
 
 static dp_status_t claim_entry(dp_stream_t *s, entry_t **entry_out)
 {
-    dp_status_t status;
-
     if (s->tail == s->room_until) {
         uint32_t done = __atomic_load_n(&s->drained.value, __ATOMIC_ACQUIRE);
 
         if ((uint32_t)s->tail - done == s->length) {
-            status = cpu_device_wait(s->device, &s->drained, done + s->quarter, -1,
-                                     "a full stream has no room for more work");
-            if (status < 0)
-                return status;
+            DO(cpu_device_wait(s->device, &s->drained, done + s->quarter, -1,
+                               "a full stream has no room for more work"));
             done = __atomic_load_n(&s->drained.value, __ATOMIC_ACQUIRE);
         }
         s->room_until = s->tail + s->length - ((uint32_t)s->tail - done);
@@ -201,10 +198,8 @@ static void publish_entry(dp_stream_t *s)
 dp_status_t cpu_stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
 {
     entry_t *e;
-    dp_status_t status = claim_entry(s, &e);
 
-    if (status < 0)
-        return status;
+    DO(claim_entry(s, &e));
     e->kind = ENTRY_RUN;
     e->fn = fn;
     if (bytes > 0)
@@ -216,10 +211,8 @@ dp_status_t cpu_stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, siz
 dp_status_t cpu_stream_put_mark(dp_stream_t *s, dp_signal_t *signal, uint32_t value)
 {
     entry_t *e;
-    dp_status_t status = claim_entry(s, &e);
 
-    if (status < 0)
-        return status;
+    DO(claim_entry(s, &e));
     e->kind = ENTRY_MARK;
     e->signal = signal;
     e->value = value;

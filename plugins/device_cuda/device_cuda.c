@@ -4,6 +4,7 @@
 #include "device_cuda.h"
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,10 +19,7 @@ static void device_release(dp_device_t *device, void *memory);
 
 static dp_status_t check_device_config(const dp_host_t *host, const dp_device_config_t *config)
 {
-    dp_status_t status = DP_TAKE(host, "device_cuda", dp_device_config_t, DP_DEVICE_CONFIG_MIN, NULL, config);
-
-    if (status < 0)
-        return status;
+    DO(DP_TAKE(host, "device_cuda", dp_device_config_t, DP_DEVICE_CONFIG_MIN, NULL, config));
     if (config->queue_length > QUEUE_LENGTH_MAX || (config->queue_length & (config->queue_length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u",
                        config->queue_length, QUEUE_LENGTH_MAX);
@@ -37,10 +35,9 @@ static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *co
     const dp_host_t *host = device->host;
     const cuda_driver_t *cu = device->cu;
     int count = 0, ordinal;
-    dp_status_t status = CUDA_CHECK(host, cu->cuDeviceGetCount(&count), "counting devices");
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(CUDA_CHECK(host, cu->cuDeviceGetCount(&count), "counting devices"));
     if (count < 1 || config->device > (uint32_t)count)
         return DP_FAIL(host, DP_ERR_INVALID, "there is no CUDA device %u, counted from 1: the driver sees %d",
                        config->device, count);
@@ -120,10 +117,9 @@ static dp_status_t load_driver_kernels(dp_device_t *device)
     const cuda_driver_t *cu = device->cu;
     const dp_host_t *host = device->host;
     CUdeviceptr at;
-    dp_status_t status = device_allocate(device, 2 * BYTES, &device->touched);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(device_allocate(device, 2 * BYTES, &device->touched));
     at = (CUdeviceptr)(uintptr_t)device->touched;
     status = CUDA_CHECK(host, cu->cuMemsetD32Async(at, 0, BYTES / 4, device->service), "filling memory");
     if (status == DP_OK)
@@ -411,11 +407,10 @@ dp_status_t cuda_device_ask_watches(dp_device_t *device)
 /* A fault of the device shows on each stream. During a capture the driver may not be asked. */
 static dp_status_t query_error(dp_device_t *device)
 {
-    dp_status_t status = cuda_device_ask_watches(device);
+    dp_status_t status;
     CUresult result = CUDA_SUCCESS;
 
-    if (status < 0)
-        return status;
+    DO(cuda_device_ask_watches(device));
     (void)cuda_device_make_current(device);
     pthread_mutex_lock(&device->lock);
     for (dp_stream_t *s = device->streams; s != NULL && device->capture_origin == NULL; s = s->next) {

@@ -5,6 +5,7 @@
  * communication the remainder. Several ranks on one device cut it into groups of the smallest size,
  * all of them the same way, and take theirs. */
 #include "device_cuda.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -149,11 +150,9 @@ dp_status_t cuda_partition_open(dp_device_t *device, const dp_device_config_t *c
 {
     uint32_t shares = config->shares > 0 ? config->shares : 1, share = shares > 1 ? config->share : 0;
     int least = 0, greatest = 0;
-    dp_status_t status = CUDA_CHECK(device->host, device->cu->cuCtxGetStreamPriorityRange(&least, &greatest),
-                                    "asking for stream priorities");
 
-    if (status < 0)
-        return status;
+    DO(CUDA_CHECK(device->host, device->cu->cuCtxGetStreamPriorityRange(&least, &greatest),
+                  "asking for stream priorities"));
     device->priority[0] = least;
     device->priority[1] = greatest;
     if (shares > GROUPS_MAX || share >= shares)

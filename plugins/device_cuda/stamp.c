@@ -6,6 +6,7 @@
  * several rounds the shortest one counts. Where a launch returns only when its kernel has
  * (CUDA_LAUNCH_BLOCKING, profilers that replay kernels), the host's time around a stamp serves. */
 #include "device_cuda.h"
+#include "plugins/common/do.h"
 
 #include <string.h>
 
@@ -126,12 +127,10 @@ dp_status_t cuda_stamps_open(dp_device_t *device)
     st->to = host->allocate(host, STAMPS * sizeof(*st->to), 64);
     if (st->to == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for time stamps");
-    status = CUDA_CHECK(host,
-                        device->cu->cuMemHostAlloc(&memory, words * sizeof(uint64_t),
-                                                   CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-                        "host memory for time stamps");
-    if (status < 0)
-        return status;
+    DO(CUDA_CHECK(host,
+                  device->cu->cuMemHostAlloc(&memory, words * sizeof(uint64_t),
+                                             CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                  "host memory for time stamps"));
     memset(memory, 0, words * sizeof(uint64_t));
     st->times = memory;
     st->call = st->times + STAMPS;
@@ -217,9 +216,7 @@ dp_status_t cuda_stamp_put(dp_stream_t *s, int64_t *slot)
     if (status < 0)
         return status;
     st->times[at] = 0;
-    status = launch_stamp(s, st->device_times + at * sizeof(uint64_t));
-    if (status < 0)
-        return status;
+    DO(launch_stamp(s, st->device_times + at * sizeof(uint64_t)));
     st->to[at] = slot;
     st->next++;
     cuda_stream_entered(s);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * stream.c: streams, events, and the host's waits for them: it asks, and sleeps in between. */
 #include "device_cuda.h"
+#include "plugins/common/do.h"
 
 #include <sched.h>
 #include <string.h>
@@ -46,11 +47,10 @@ static void free_stream(dp_stream_t *s)
 dp_status_t cuda_stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)
 {
     const dp_host_t *host = device->host;
-    dp_status_t status = cuda_device_make_current(device);
+    dp_status_t status;
     dp_stream_t *s;
 
-    if (status < 0)
-        return status;
+    DO(cuda_device_make_current(device));
     if ((uint32_t)lane >= DP_LANE_COUNT)
         return DP_FAIL(host, DP_ERR_INVALID, "there is no lane %d", (int)lane);
     s = host->allocate(host, sizeof(*s), 64);
@@ -243,10 +243,9 @@ dp_status_t cuda_event_open(dp_device_t *device, dp_event_t **event_out)
 {
     const dp_host_t *host = device->host;
     dp_event_t *event;
-    dp_status_t status = cuda_device_make_current(device);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(cuda_device_make_current(device));
     event = host->allocate(host, sizeof(*event), 64);
     if (event == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for an event");

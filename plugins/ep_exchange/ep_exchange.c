@@ -186,10 +186,8 @@ static dp_status_t take_out(void *arg)
 {
     const task_t *t = arg;
     const moe_dispatch_t v = dispatch_of(t);
-    dp_status_t status = moe_dispatch_take_out(&v, t->call);
 
-    if (status < 0)
-        return status;
+    DO(moe_dispatch_take_out(&v, t->call));
     moe_dispatch_fan_out(&v, ints_at(t->scratch, t->ep->scratch.ranks), t->rows_out, t->weights_out);
     if (t->call == MOE_DISPATCH) {
         *mark_of(t) = (mark_t){.magic = MAGIC, .ep = t->ep, .tokens = t->n.tokens, .call = t->call};
@@ -208,10 +206,8 @@ static dp_status_t pack_back(void *arg)
     const char *row = t->rows;
     int32_t *done = ints_at(t->scratch, t->ep->scratch.ranks);
     size_t at = 0;
-    dp_status_t status = find_mark(t);
 
-    if (status < 0)
-        return status;
+    DO(find_mark(t));
     moe_dispatch_begin_back(&v, t->call);
     memset(done, 0, (size_t)n->ranks * sizeof(*done));
     for (int32_t e = 0; e < n->local; e++)
@@ -253,10 +249,8 @@ static dp_status_t check_io(const dp_ep_t *ep, const dp_ep_io_t *io, uint32_t ca
 {
     const bool out = call == MOE_DISPATCH || call == MOE_COMBINE_BACKWARD;
     const char *missing;
-    dp_status_t status = DP_TAKE(ep->host, PLUGIN, dp_ep_io_t, DP_EP_IO_MIN, NULL, io);
 
-    if (status < 0)
-        return status;
+    DO(DP_TAKE(ep->host, PLUGIN, dp_ep_io_t, DP_EP_IO_MIN, NULL, io));
     missing = io->saved == NULL                                          ? "saved"
               : io->scratch == NULL                                      ? "scratch"
               : io->experts == NULL                                      ? "experts"
@@ -335,10 +329,7 @@ static dp_status_t ep_dispatch_backward(dp_ep_t *ep, const dp_ep_io_t *io, dp_st
 
 static dp_status_t check_ep_config(const dp_host_t *host, const dp_ep_config_t *c)
 {
-    dp_status_t status = DP_TAKE(host, PLUGIN, dp_ep_config_t, DP_EP_CONFIG_MIN, NULL, c);
-
-    if (status < 0)
-        return status;
+    DO(DP_TAKE(host, PLUGIN, dp_ep_config_t, DP_EP_CONFIG_MIN, NULL, c));
     if (c->tokens == 0 || c->hidden == 0)
         return DP_FAIL(host, DP_ERR_INVALID, PLUGIN ": tokens %u, hidden %u: each must be at least 1", c->tokens,
                        c->hidden);
@@ -404,10 +395,9 @@ static dp_status_t open_dispatch(dp_ep_t *ep, const dp_ep_config_t *config)
 static dp_status_t ep_open(const dp_host_t *host, const dp_ep_config_t *config, dp_ep_t **ep_out)
 {
     dp_ep_t *ep;
-    dp_status_t status = check_ep_config(host, config);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(check_ep_config(host, config));
     ep = host->allocate(host, sizeof(*ep), 64);
     if (ep == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, PLUGIN ": no memory for an instance");

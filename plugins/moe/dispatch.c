@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * dispatch.c: see dispatch.h. */
 #include "dispatch.h"
+#include "plugins/common/do.h"
 
 static void keep_ints(layout_t *saved, const moe_dims_t *n, size_t *at_out)
 {
@@ -182,10 +183,8 @@ static dp_status_t count_cells(const moe_dispatch_t *v)
 static dp_status_t take_dispatch(const moe_dispatch_t *v)
 {
     int32_t first = 0;
-    dp_status_t status = count_cells(v);
 
-    if (status < 0)
-        return status;
+    DO(count_cells(v));
     memcpy(v->in_counts, v->counts, (size_t)v->n->ranks * sizeof(*v->counts));
     for (int32_t p = 0; p < v->n->ranks; p++) {
         v->back_offsets[p] = first;

@@ -4,6 +4,7 @@
 #include "moe.h"
 
 #include "plugins/common/check.h"
+#include "plugins/common/do.h"
 
 static dp_status_t check_io_structs(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io)
 {
@@ -16,11 +17,9 @@ dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe
                          unsigned need)
 {
     const dp_io_t *io = moe_io->io;
-    dp_status_t status = check_io_structs(host, plugin, moe_io);
     const char *missing;
 
-    if (status < 0)
-        return status;
+    DO(check_io_structs(host, plugin, moe_io));
     missing = io->params == NULL                               ? "params"
               : io->saved == NULL                              ? "saved"
               : io->work == NULL && !(need & MOE_NEED_NO_WORK) ? "work"

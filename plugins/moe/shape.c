@@ -187,11 +187,9 @@ static bool count_all(const moe_rules_t *rules, const dp_moe_config_t *c, moe_di
 
 dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c, moe_dims_t *n)
 {
-    dp_status_t status = check_moe_config(host, rules, c);
     size_t element;
 
-    if (status < 0)
-        return status;
+    DO(check_moe_config(host, rules, c));
     warn_of_constant_weights(host, rules, c);
     element = dp_dtype_bytes(c->shape->dtype);
     n->replicated = c->replicas != 0;

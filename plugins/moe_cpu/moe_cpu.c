@@ -24,10 +24,7 @@ _Static_assert(sizeof(moe_list_t) == 16 && sizeof(moe_head_t) == 16, "MOE_LIST_R
 static dp_status_t begin_call(const dp_moe_t *moe, const dp_moe_io_t *io, const char *call, unsigned need,
                               moe_task_t *t)
 {
-    dp_status_t status = moe_check_io(moe->host, rules.plugin, io, call, need);
-
-    if (status < 0)
-        return status;
+    DO(moe_check_io(moe->host, rules.plugin, io, call, need));
     *t = (moe_task_t){
         .moe = moe,
         .params = io->io->params,
@@ -163,10 +160,8 @@ static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *
 static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin_call(moe, io, "dispatch", 0, &t);
 
-    if (status < 0)
-        return status;
+    DO(begin_call(moe, io, "dispatch", 0, &t));
     return moe->ep_vt != NULL ? ep_dispatch(moe, &t, s) : exchange_out(moe, &t, moe->kernels->take_dispatch, s);
 }
 
@@ -265,9 +260,7 @@ static dp_status_t open_ep(dp_moe_t *moe, const dp_moe_config_t *c, dp_ep_sizes_
     };
     dp_status_t status;
 
-    status = c->ep_vt->open(moe->host, &config, &moe->ep);
-    if (status < 0)
-        return status;
+    DO(c->ep_vt->open(moe->host, &config, &moe->ep));
     moe->ep_vt = c->ep_vt;
     status = moe->ep_vt->sizes(moe->ep, sizes_out);
     if (status >= 0 && sizes_out->rows > (uint32_t)n->rows)

@@ -179,10 +179,9 @@ dp_status_t moe_check(void *arg)
 static dp_status_t open_faults(dp_moe_t *moe)
 {
     void *memory = NULL;
-    dp_status_t status = moe->device_vt->host_allocate(moe->device, sizeof(moe_fault_t), &memory);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    DO(moe->device_vt->host_allocate(moe->device, sizeof(moe_fault_t), &memory));
     moe->fault = memory;
     status = moe->device_vt->watch(moe->device, moe_check, moe);
     moe->watched = status >= 0;

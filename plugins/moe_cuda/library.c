@@ -99,10 +99,8 @@ static dp_status_t allocate_buffers(dp_moe_t *moe)
     void *memory = NULL;
     char nothing = 0;
     const size_t bytes = lay_out_library(moe, &nothing);
-    dp_status_t status = moe->device_vt->allocate(moe->device, bytes, &memory);
 
-    if (status < 0)
-        return status;
+    DO(moe->device_vt->allocate(moe->device, bytes, &memory));
     moe->library->memory = memory;
     (void)lay_out_library(moe, memory);
     return CUDA_CHECK(moe->host, moe->cu->cuMemsetD8((CUdeviceptr)(uintptr_t)memory, 0, bytes), "clearing memory");

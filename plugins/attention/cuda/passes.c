@@ -489,10 +489,8 @@ static dp_status_t run_pass(dp_attention_t *a, const char *name, pass_fn pass, u
 {
     attn_pass_t p;
     dp_io_t taken;
-    dp_status_t status = attn_check_io(a->host, a->vt->plugin, &a->n, a->vt->takes, name, io, needs, &taken);
 
-    if (status < 0)
-        return status;
+    DO(attn_check_io(a->host, a->vt->plugin, &a->n, a->vt->takes, name, io, needs, &taken));
     p = attn_pass(a, taken.tokens);
     p.documents = taken.documents;
     p.ends = taken.document_ends;
