@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ends.h: how all transports open ends of channels and exchanges, and judge calls on them.
+ * ends.h: how all transports open groups, ends of channels and exchanges, and judge calls on them.
  *
  * A transport includes it behind its structs. Members of these names are meant:
- *   dp_comm           host, name, rank, nranks, world, ends, exchanges, memory_bytes
+ *   dp_comm           host, boot, name, rank, nranks, world, ends, exchanges, memory_bytes
  *   dp_channel_end    next, comm, config, label, connected, count
  *   dp_exchange       the same */
 #ifndef PLUGINS_COMM_ENDS_H
@@ -12,6 +12,42 @@
 #include "calls.h"
 
 #include <stdio.h>
+
+/* ---- groups ---- */
+
+static inline void comm_release(const dp_comm_t *comm, void *memory)
+{
+    if (memory != NULL)
+        comm->host->release(comm->host, memory);
+}
+
+/* Zeroed but for what the config says, `world` behind it. It has been checked. NULL: no memory,
+ * with a message. */
+static inline dp_comm_t *comm_make(const dp_host_t *host, const dp_comm_config_t *config)
+{
+    dp_comm_t *comm;
+    const size_t world = (size_t)config->nranks * sizeof(*comm->world), bytes = sizeof(*comm) + world;
+
+    comm = host->allocate(host, bytes, CACHE_LINE);
+    if (comm == NULL) {
+        (void)DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
+        return NULL;
+    }
+    memset(comm, 0, sizeof(*comm));
+    comm->host = host;
+    comm->boot = host->get_service(host, DP_HOST_BOOT);
+    comm->rank = config->rank;
+    comm->nranks = config->nranks;
+    comm->world = memcpy(comm + 1, config->world_ranks, world);
+    comm->memory_bytes = bytes;
+    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
+    return comm;
+}
+
+static inline size_t comm_memory_bytes(dp_comm_t *comm)
+{
+    return comm->memory_bytes;
+}
 
 /* ---- channels ---- */
 

@@ -103,24 +103,21 @@ static dp_status_t find_device(dp_comm_t *comm)
     return status == DP_OK ? ipc_block_limits(comm) : status;
 }
 
-static dp_status_t allocate_tables(dp_comm_t *comm, const int32_t *world)
+static dp_status_t allocate_tables(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
     size_t n = count_of(comm->nranks);
 
     comm->plan.room = ipc_plan_room(comm->nranks);
-    comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
     comm->base_lines = host->allocate(host, n * sizeof(*comm->base_lines), 16);
     comm->base_payload = host->allocate(host, n * sizeof(*comm->base_payload), 16);
     comm->plan.steps = host->allocate(host, comm->plan.room * sizeof(*comm->plan.steps), 16);
     comm->batch = host->allocate(host, BATCH_MAX * sizeof(*comm->batch), 16);
-    if (comm->world == NULL || comm->base_lines == NULL || comm->base_payload == NULL || comm->plan.steps == NULL ||
-        comm->batch == NULL)
+    if (comm->base_lines == NULL || comm->base_payload == NULL || comm->plan.steps == NULL || comm->batch == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", comm->name, comm->nranks);
-    memcpy(comm->world, world, n * sizeof(*comm->world));
     comm->base = (plan_group_t){comm->rank, comm->nranks, comm->base_lines, comm->base_payload};
-    comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + 2 * sizeof(unsigned char *)) +
-                         comm->plan.room * sizeof(*comm->plan.steps) + BATCH_MAX * sizeof(*comm->batch);
+    comm->memory_bytes += n * 2 * sizeof(unsigned char *) + comm->plan.room * sizeof(*comm->plan.steps) +
+                          BATCH_MAX * sizeof(*comm->batch);
     return DP_OK;
 }
 
@@ -136,7 +133,7 @@ static dp_status_t open_marks(dp_comm_t *comm)
 
 static dp_status_t ipc_set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
-    dp_status_t status = allocate_tables(comm, config->world_ranks);
+    dp_status_t status = allocate_tables(comm);
 
     ipc_reduce_size(comm, config->reduce_bytes);
     if (status == DP_OK)
@@ -184,7 +181,7 @@ static void let_peers_go(dp_comm_t *comm)
 
 static void free_end(dp_channel_end_t *end)
 {
-    ipc_free(end->comm, end);
+    comm_release(end->comm, end);
 }
 
 static void ipc_free_comm(dp_comm_t *comm)
@@ -196,11 +193,10 @@ static void ipc_free_comm(dp_comm_t *comm)
             (void)comm->cu->cuEventDestroy(comm->streams[i].mark);
     comm_free_opened(comm, free_end, ipc_exchange_free);
     ipc_wire_close(comm->wire);
-    ipc_free(comm, comm->world);
-    ipc_free(comm, comm->base_lines);
-    ipc_free(comm, comm->base_payload);
-    ipc_free(comm, comm->plan.steps);
-    ipc_free(comm, comm->batch);
+    comm_release(comm, comm->base_lines);
+    comm_release(comm, comm->base_payload);
+    comm_release(comm, comm->plan.steps);
+    comm_release(comm, comm->batch);
     host->release(host, comm);
 }
 
@@ -234,17 +230,11 @@ static dp_status_t ipc_open(const dp_host_t *host, const dp_comm_config_t *confi
     dp_status_t status;
 
     DO(ipc_check_config(host, config));
-    comm = host->allocate(host, sizeof(*comm), 64);
+    comm = comm_make(host, config);
     if (comm == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
-    memset(comm, 0, sizeof(*comm));
-    comm->host = host;
-    comm->boot = host->get_service(host, DP_HOST_BOOT);
+        return DP_ERR_NOMEM;
     comm->device_vt = config->device_vt;
     comm->device = config->device;
-    comm->rank = config->rank;
-    comm->nranks = config->nranks;
-    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     status = ipc_set_up(comm, config);
     if (status < 0) {
         comm->broken = true;
@@ -253,11 +243,6 @@ static dp_status_t ipc_open(const dp_host_t *host, const dp_comm_config_t *confi
     }
     *comm_out = comm;
     return DP_OK;
-}
-
-static size_t ipc_memory_bytes(dp_comm_t *comm)
-{
-    return comm->memory_bytes;
 }
 
 static int ipc_serves(const dp_device_vt_t *vt)
@@ -279,7 +264,7 @@ static const dp_comm_vt_t table = {
     .exchange = ipc_exchange_run,
     .exchange_release = ipc_exchange_release,
     .all_reduce = ipc_all_reduce,
-    .memory_bytes = ipc_memory_bytes,
+    .memory_bytes = comm_memory_bytes,
     .serves = ipc_serves,
 };
 

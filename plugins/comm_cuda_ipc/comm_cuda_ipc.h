@@ -155,12 +155,6 @@ static inline size_t count_of(int32_t nranks)
 }
 #define WORLD(comm) ((comm)->world[(comm)->rank])
 
-static inline void ipc_free(const dp_comm_t *comm, void *memory)
-{
-    if (memory != NULL)
-        comm->host->release(comm->host, memory);
-}
-
 /* block.c */
 dp_status_t ipc_block_limits(dp_comm_t *comm);
 /* Zeroed memory of ours, told to the others by *announcement; *fd_out (METHOD_FD, else -1) is the

@@ -18,9 +18,9 @@ area_t ipc_exchange_area(const dp_exchange_t *x)
 
 void ipc_exchange_free(dp_exchange_t *x)
 {
-    ipc_free(x->comm, x->lines);
-    ipc_free(x->comm, x->payload);
-    ipc_free(x->comm, x);
+    comm_release(x->comm, x->lines);
+    comm_release(x->comm, x->payload);
+    comm_release(x->comm, x);
 }
 
 dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)

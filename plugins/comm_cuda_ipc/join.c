@@ -54,8 +54,8 @@ static dp_status_t hold_block(dp_comm_t *comm, holding_t **list, block_t *block,
     uint64_t *targets = lines > 0 ? host->allocate(host, lines * sizeof(*targets), 16) : NULL;
 
     if (holding == NULL || (lines > 0 && targets == NULL)) {
-        ipc_free(comm, holding);
-        ipc_free(comm, targets);
+        comm_release(comm, holding);
+        comm_release(comm, targets);
         ipc_block_drop(comm, block);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for a record of a mapping", comm->name);
     }
@@ -73,7 +73,7 @@ static void drop_blocks(dp_comm_t *comm, holding_t **list)
 
         *list = holding->next;
         ipc_block_drop(comm, &holding->block);
-        ipc_free(comm, holding->targets);
+        comm_release(comm, holding->targets);
         comm->host->release(comm->host, holding);
     }
 }
@@ -326,14 +326,14 @@ static dp_status_t joining_end(joining_t *j, dp_status_t status)
         if (j->fds != NULL && j->fds[p] >= 0)
             close(j->fds[p]);
         if (j->views != NULL && p != comm->rank)
-            ipc_free(comm, j->views[p].areas);
+            comm_release(comm, j->views[p].areas);
     }
     if (status == DP_OK && comm->wire != NULL)
         status = ipc_wire_meet(comm->wire, -1, NULL);
-    ipc_free(comm, j->areas);
-    ipc_free(comm, j->views);
-    ipc_free(comm, j->loaded);
-    ipc_free(comm, j->fds);
+    comm_release(comm, j->areas);
+    comm_release(comm, j->views);
+    comm_release(comm, j->loaded);
+    comm_release(comm, j->fds);
     comm->round++;
     comm->broken = status < 0;
     return status;

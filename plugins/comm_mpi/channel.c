@@ -48,8 +48,8 @@ dp_status_t mpi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config,
 
 void mpi_channel_free(dp_channel_end_t *end)
 {
-    mpi_free(end->comm, end->slots);
-    mpi_free(end->comm, end);
+    comm_release(end->comm, end->slots);
+    comm_release(end->comm, end);
 }
 
 /* ---- on the stream ---- */

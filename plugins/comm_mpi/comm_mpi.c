@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * comm_mpi.c: transfers over MPI: the table of dp.comm/1, opening, waiting and the end. */
 #include "comm_mpi.h"
+#include "plugins/common/do.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -25,12 +26,6 @@ void *mpi_memory(dp_comm_t *comm, size_t count, size_t bytes)
     }
     comm->memory_bytes += all;
     return memset(memory, 0, all);
-}
-
-void mpi_free(const dp_comm_t *comm, void *memory)
-{
-    if (memory != NULL)
-        comm->host->release(comm->host, memory);
 }
 
 /* ---- waiting ---- */
@@ -152,12 +147,11 @@ static void mpi_free_comm(dp_comm_t *comm)
 
     comm_free_opened(comm, mpi_channel_free, mpi_exchange_free);
     mpi_talks_free(comm);
-    mpi_free(comm, comm->world);
-    mpi_free(comm, comm->places);
-    mpi_free(comm, comm->tags);
-    mpi_free(comm, comm->staging);
-    mpi_free(comm, comm->sum_heads);
-    mpi_free(comm, comm->requests);
+    comm_release(comm, comm->places);
+    comm_release(comm, comm->tags);
+    comm_release(comm, comm->staging);
+    comm_release(comm, comm->sum_heads);
+    comm_release(comm, comm->requests);
     host->release(host, comm);
 }
 
@@ -200,12 +194,10 @@ static dp_status_t mpi_set_up(dp_comm_t *comm, const dp_comm_config_t *config)
     size_t n = (size_t)comm->nranks;
     dp_status_t status;
 
-    comm->world = mpi_memory(comm, n, sizeof(*comm->world));
     comm->places = mpi_memory(comm, n, sizeof(*comm->places));
     comm->tags = mpi_memory(comm, n, sizeof(*comm->tags));
-    if (comm->world == NULL || comm->places == NULL || comm->tags == NULL)
+    if (comm->places == NULL || comm->tags == NULL)
         return DP_ERR_NOMEM;
-    memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
     if (n == 1)
         return DP_OK;
     status = mpi_reduce_open(comm, config->reduce_bytes);
@@ -217,21 +209,13 @@ static dp_status_t mpi_set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 static dp_status_t mpi_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    dp_status_t status = mpi_check_config(host, config);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
-    comm = host->allocate(host, sizeof(*comm), CACHE_LINE);
+    DO(mpi_check_config(host, config));
+    comm = comm_make(host, config);
     if (comm == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
-    memset(comm, 0, sizeof(*comm));
-    comm->host = host;
-    comm->boot = host->get_service(host, DP_HOST_BOOT);
+        return DP_ERR_NOMEM;
     comm->device = config->device_vt;
-    comm->rank = config->rank;
-    comm->nranks = config->nranks;
-    comm->memory_bytes = sizeof(*comm);
-    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     status = mpi_set_up(comm, config);
     if (status < 0) {
         char why[512];
@@ -254,11 +238,6 @@ static dp_status_t mpi_start(dp_comm_t *comm)
     return status;
 }
 
-static size_t memory_bytes(dp_comm_t *comm)
-{
-    return comm->memory_bytes;
-}
-
 static const dp_comm_vt_t table = {
     .struct_size = sizeof(dp_comm_vt_t),
     .caps = DP_COMM_CAP_HOSTS,
@@ -275,7 +254,7 @@ static const dp_comm_vt_t table = {
     .exchange = mpi_exchange_run,
     .exchange_release = mpi_exchange_release,
     .all_reduce = mpi_all_reduce,
-    .memory_bytes = memory_bytes,
+    .memory_bytes = comm_memory_bytes,
     .serves = comm_serves_host,
 };
 

@@ -89,7 +89,6 @@ struct dp_exchange {
 /* comm_mpi.c */
 /* Memory of the host, counted and zeroed; NULL records why. */
 void *mpi_memory(dp_comm_t *comm, size_t count, size_t bytes);
-void mpi_free(const dp_comm_t *comm, void *memory);
 /* Waits until n requests are done; `what` says in messages whose they are. */
 dp_status_t mpi_wait(dp_comm_t *comm, MPI_Request *requests, int n, MPI_Status *statuses, const char *what);
 /* The same where requests 0, 1, ... belong to all peers in turn: messages name the one that has not

@@ -234,10 +234,10 @@ static dp_status_t hear_peer(dp_comm_t *comm, talk_t *talk, int32_t peer)
 void mpi_talks_free(dp_comm_t *comm)
 {
     for (int i = 0; comm->talks != NULL && i < comm->nranks - 1; i++) {
-        mpi_free(comm, comm->talks[i].sent);
-        mpi_free(comm, comm->talks[i].heard);
+        comm_release(comm, comm->talks[i].sent);
+        comm_release(comm, comm->talks[i].heard);
     }
-    mpi_free(comm, comm->talks);
+    comm_release(comm, comm->talks);
     comm->talks = NULL;
 }
 

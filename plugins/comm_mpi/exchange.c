@@ -79,12 +79,12 @@ void mpi_exchange_free(dp_exchange_t *x)
         MPI_Type_free(&x->row);
         mpi_runtime_exit(&entry);
     }
-    mpi_free(x->comm, x->tags);
-    mpi_free(x->comm, x->requests);
-    mpi_free(x->comm, x->statuses);
-    mpi_free(x->comm, x->counts);
-    mpi_free(x->comm, x->rows);
-    mpi_free(x->comm, x);
+    comm_release(x->comm, x->tags);
+    comm_release(x->comm, x->requests);
+    comm_release(x->comm, x->statuses);
+    comm_release(x->comm, x->counts);
+    comm_release(x->comm, x->rows);
+    comm_release(x->comm, x);
 }
 
 /* ---- on the stream ---- */

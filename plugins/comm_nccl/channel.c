@@ -94,8 +94,7 @@ void nccl_channel_free(dp_channel_end_t *end)
     for (uint32_t i = 0; end->released != NULL && i < end->config.slots; i++)
         if (end->released[i] != NULL)
             comm->device_vt->event_close(end->released[i]);
-    if (end->released != NULL)
-        comm->host->release(comm->host, end->released);
+    comm_release(comm, end->released);
     comm->host->release(comm->host, end);
 }
 

@@ -326,11 +326,8 @@ static void nccl_free_comm(dp_comm_t *comm)
     pthread_mutex_destroy(&comm->lock);
     if (comm->rows_stream != NULL)
         comm->device_vt->stream_close(comm->rows_stream);
-    if (comm->jobs != NULL)
-        host->release(host, comm->jobs);
-    if (comm->edges != NULL)
-        host->release(host, comm->edges);
-    host->release(host, comm->world);
+    comm_release(comm, comm->jobs);
+    comm_release(comm, comm->edges);
     host->release(host, comm);
 }
 
@@ -351,39 +348,21 @@ static void nccl_close(dp_comm_t *comm)
 
 static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
-    size_t n;
     uint32_t channels;
     dp_comm_t *comm;
-    dp_status_t status = nccl_check_config(host, config);
+    dp_status_t status;
 
-    if (status >= 0)
-        status = debug_check(host, "nccl", "channels, exchange, same_gpu, sums");
-    if (status >= 0)
-        status = nccl_channels_wished(host, &channels);
-    if (status < 0)
-        return status;
-    n = (size_t)config->nranks;
-    comm = host->allocate(host, sizeof(*comm), 64);
+    DO(nccl_check_config(host, config));
+    DO(debug_check(host, "nccl", "channels, exchange, same_gpu, sums"));
+    DO(nccl_channels_wished(host, &channels));
+    comm = comm_make(host, config);
     if (comm == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
-    memset(comm, 0, sizeof(*comm));
-    comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
-    if (comm->world == NULL) {
-        host->release(host, comm);
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
-    }
-    memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
-    comm->host = host;
-    comm->boot = host->get_service(host, DP_HOST_BOOT);
+        return DP_ERR_NOMEM;
     comm->device_vt = config->device_vt;
     comm->device = config->device;
-    comm->rank = config->rank;
-    comm->nranks = config->nranks;
     comm->channels = channels;
     comm->one_sided = channels == CHANNELS_SIGNALS;
     comm->chosen = channels != CHANNELS_AUTO;
-    comm->memory_bytes = sizeof(*comm) + n * sizeof(*comm->world);
-    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     pthread_mutex_init(&comm->lock, NULL);
     nccl_ctas_join(comm);
     status = nccl_set_up(comm, config);
@@ -418,11 +397,6 @@ static dp_status_t release_either(dp_channel_end_t *end, uint32_t number, dp_str
     return end->comm->one_sided ? nccl_puts_release(end, number, s) : nccl_channel_release(end, number, s);
 }
 
-static size_t nccl_memory_bytes(dp_comm_t *comm)
-{
-    return comm->memory_bytes;
-}
-
 static uint32_t nccl_caps(dp_comm_t *comm)
 {
     return comm->channels == CHANNELS_SIGNALS ? DP_COMM_CAP_ONE_SIDED : DP_COMM_CAP_HOSTS;
@@ -449,7 +423,7 @@ static const dp_comm_vt_t table = {
     .exchange = nccl_exchange_run,
     .exchange_release = nccl_exchange_release,
     .all_reduce = nccl_all_reduce,
-    .memory_bytes = nccl_memory_bytes,
+    .memory_bytes = comm_memory_bytes,
     .instance_caps = nccl_caps,
     .serves = nccl_serves,
 };

@@ -80,8 +80,7 @@ void nccl_exchange_free(dp_exchange_t *x)
     for (uint32_t i = 0; x->released != NULL && i < x->config.slots; i++)
         if (x->released[i] != NULL)
             comm->device_vt->event_close(x->released[i]);
-    if (x->released != NULL)
-        comm->host->release(comm->host, x->released);
+    comm_release(comm, x->released);
     comm->host->release(comm->host, x);
 }
 

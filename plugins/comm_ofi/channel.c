@@ -64,7 +64,7 @@ area_t ofi_channel_area(const dp_channel_end_t *end, bool ours)
 void ofi_channel_free(dp_channel_end_t *end)
 {
     ofi_part_free(end->comm, &end->part);
-    ofi_free(end->comm, end->heard);
+    comm_release(end->comm, end->heard);
     end->comm->host->release(end->comm->host, end);
 }
 

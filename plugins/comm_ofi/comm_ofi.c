@@ -4,6 +4,7 @@
  * dp.comm/1. */
 #include "channel.h"
 #include "join.h"
+#include "plugins/common/do.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -62,9 +63,8 @@ static void ofi_free_comm(dp_comm_t *comm)
     ofi_fabric_close(comm);
     comm_free_opened(comm, ofi_channel_free, ofi_exchange_free);
     ofi_gpu_close(comm->gpu);
-    ofi_free(comm, comm->regions);
-    ofi_free(comm, comm->world);
-    ofi_free(comm, comm->bases);
+    comm_release(comm, comm->regions);
+    comm_release(comm, comm->bases);
     pthread_mutex_destroy(&comm->wire.lock);
     host->release(host, comm);
 }
@@ -74,35 +74,26 @@ static dp_status_t take_config(dp_comm_t *comm, const dp_comm_config_t *config)
     const dp_host_t *host = comm->host;
     size_t n = (size_t)config->nranks;
 
-    comm->boot = host->get_service(host, DP_HOST_BOOT);
     comm->device = config->device_vt;
     comm->instance = config->device;
-    comm->rank = config->rank;
-    comm->nranks = config->nranks;
-    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
-    comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
     comm->bases = host->allocate(host, n * sizeof(*comm->bases), 16);
     comm->wire.peers = host->allocate(host, n * sizeof(*comm->wire.peers), 16);
-    if (comm->world == NULL || comm->bases == NULL || comm->wire.peers == NULL)
+    if (comm->bases == NULL || comm->wire.peers == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
-    memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
     ofi_base_size(comm, config->reduce_bytes);
-    comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + sizeof(*comm->bases) + sizeof(*comm->wire.peers));
+    comm->memory_bytes += n * (sizeof(*comm->bases) + sizeof(*comm->wire.peers));
     return comm_runs_on_host(comm->device) ? DP_OK : open_gpu(comm);
 }
 
 static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    dp_status_t status = ofi_check_config(host, config);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
-    comm = host->allocate(host, sizeof(*comm), CACHE_LINE);
+    DO(ofi_check_config(host, config));
+    comm = comm_make(host, config);
     if (comm == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
-    memset(comm, 0, sizeof(*comm));
-    comm->host = host;
+        return DP_ERR_NOMEM;
     comm->wire.cq_fd = comm->wire.wake_fd = comm->wire.nudge_fd = -1;
     pthread_mutex_init(&comm->wire.lock, NULL);
     status = take_config(comm, config);
@@ -128,11 +119,6 @@ static void ofi_close(dp_comm_t *comm)
     ofi_free_comm(comm);
 }
 
-static size_t ofi_memory_bytes(dp_comm_t *comm)
-{
-    return comm->memory_bytes;
-}
-
 static const dp_comm_vt_t table = {
     .struct_size = sizeof(dp_comm_vt_t),
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOSTS,
@@ -147,7 +133,7 @@ static const dp_comm_vt_t table = {
     .exchange = ofi_exchange_run,
     .exchange_release = ofi_exchange_release,
     .all_reduce = ofi_all_reduce,
-    .memory_bytes = ofi_memory_bytes,
+    .memory_bytes = comm_memory_bytes,
     .serves = comm_serves_host,
 };
 

@@ -129,10 +129,4 @@ dp_status_t ofi_base_greet(dp_comm_t *comm);
 dp_status_t ofi_base_meet(dp_comm_t *comm);
 dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
-static inline void ofi_free(const dp_comm_t *comm, void *memory)
-{
-    if (memory != NULL)
-        comm->host->release(comm->host, memory);
-}
-
 #endif

@@ -102,12 +102,12 @@ area_t ofi_exchange_area(const dp_exchange_t *x)
 void ofi_exchange_free(dp_exchange_t *x)
 {
     ofi_part_free(x->comm, &x->part);
-    ofi_free(x->comm, x->far);
-    ofi_free(x->comm, x->own);
-    ofi_free(x->comm, x->counts);
-    ofi_free(x->comm, x->heard);
-    ofi_free(x->comm, x->sending);
-    ofi_free(x->comm, x);
+    comm_release(x->comm, x->far);
+    comm_release(x->comm, x->own);
+    comm_release(x->comm, x->counts);
+    comm_release(x->comm, x->heard);
+    comm_release(x->comm, x->sending);
+    comm_release(x->comm, x);
 }
 
 dp_status_t ofi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)

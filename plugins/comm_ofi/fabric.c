@@ -485,7 +485,7 @@ void ofi_fabric_close(dp_comm_t *comm)
     drop(w->fabric != NULL ? &w->fabric->fid : NULL);
     if (w->info != NULL)
         fi_freeinfo(w->info);
-    ofi_free(comm, w->peers);
+    comm_release(comm, w->peers);
     w->ep = NULL;
     w->cq = NULL;
     w->av = NULL;

@@ -77,10 +77,10 @@ void ofi_join_free_region(dp_comm_t *comm, region_t *region)
     if (region->mr != NULL)
         (void)fi_close(&region->mr->fid);
     if (comm->gpu == NULL)
-        ofi_free(comm, region->base);
+        comm_release(comm, region->base);
     else if (region->base != NULL)
         comm->device->host_release(comm->instance, region->base);
-    ofi_free(comm, region->bells);
+    comm_release(comm, region->bells);
     memset(region, 0, sizeof(*region));
 }
 
@@ -109,7 +109,7 @@ static dp_status_t add_region(joining_t *j)
     comm->regions = regions;
     j->region = &regions[comm->region_count++];
     pthread_mutex_unlock(&comm->wire.lock);
-    ofi_free(comm, before);
+    comm_release(comm, before);
     comm->memory_bytes += region.bytes + region.bell_count * sizeof(bell_t);
     return status;
 }
@@ -250,11 +250,11 @@ static dp_status_t end_joining(joining_t *j, dp_status_t status)
     dp_comm_t *comm = j->comm;
 
     for (int32_t i = 0; j->views != NULL && i < comm->nranks; i++)
-        ofi_free(comm, j->views[i].areas);
+        comm_release(comm, j->views[i].areas);
     if (status == DP_OK && comm->nranks > 1)
         status = ofi_base_meet(comm);
-    ofi_free(comm, j->areas);
-    ofi_free(comm, j->views);
+    comm_release(comm, j->areas);
+    comm_release(comm, j->views);
     comm->broken = status < 0;
     return status;
 }
@@ -262,7 +262,7 @@ static dp_status_t end_joining(joining_t *j, dp_status_t status)
 static dp_status_t connect_bases(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
-    dp_status_t status;
+    dp_status_t status = DP_OK;
 
     j->areas[j->count++] = ofi_base_area(comm);
     DO(show_region(j));

@@ -97,14 +97,14 @@ static dp_status_t joining_end(joining_t *j, dp_status_t status)
 
         status = status == DP_OK ? held : status;
         if (i != comm->rank)
-            shm_free(comm, j->views[i].areas);
+            comm_release(comm, j->views[i].areas);
     }
     if (status == DP_OK)
         status = shm_meet(comm);
     if (status == DP_OK && j->count > 0)
         shm_segment_close_fd(&comm->own->segment);
-    shm_free(comm, j->areas);
-    shm_free(comm, j->views);
+    comm_release(comm, j->areas);
+    comm_release(comm, j->views);
     comm->round++;
     comm->broken = status < 0;
     return status;
@@ -195,7 +195,7 @@ static dp_status_t shm_check_config(const dp_host_t *host, const dp_comm_config_
 
 static void free_end(dp_channel_end_t *end)
 {
-    shm_free(end->comm, end);
+    comm_release(end->comm, end);
 }
 
 static void shm_free_comm(dp_comm_t *comm)
@@ -205,40 +205,29 @@ static void shm_free_comm(dp_comm_t *comm)
     comm_free_opened(comm, free_end, shm_exchange_free);
     drop_segments(comm, &comm->imported);
     drop_segments(comm, &comm->own);
-    shm_free(comm, comm->world);
-    shm_free(comm, comm->bases);
+    comm_release(comm, comm->bases);
     host->release(host, comm);
 }
 
 static dp_status_t shm_open_group(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    size_t n;
-    dp_status_t status;
+    dp_status_t status = DP_OK;
+    size_t bytes;
 
     DO(shm_check_config(host, config));
-    n = (size_t)config->nranks;
-    comm = host->allocate(host, sizeof(*comm), CACHE_LINE);
+    comm = comm_make(host, config);
     if (comm == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
-    memset(comm, 0, sizeof(*comm));
-    comm->host = host;
-    comm->boot = host->get_service(host, DP_HOST_BOOT);
+        return DP_ERR_NOMEM;
+    bytes = (size_t)comm->nranks * sizeof(*comm->bases);
     comm->device = config->device_vt;
-    comm->rank = config->rank;
-    comm->nranks = config->nranks;
-    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
-    comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
-    comm->bases = host->allocate(host, n * sizeof(*comm->bases), 16);
-    if (comm->world == NULL || comm->bases == NULL) {
+    comm->memory_bytes += bytes;
+    comm->bases = host->allocate(host, bytes, 16);
+    shm_base_size(comm, config->reduce_bytes);
+    if (comm->bases == NULL)
         status = DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
-    } else {
-        memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
-        shm_base_size(comm, config->reduce_bytes);
-        comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + sizeof(*comm->bases));
-        if (n > 1)
-            status = join_group(comm);
-    }
+    else if (config->nranks > 1)
+        status = join_group(comm);
     if (status < 0) {
         shm_free_comm(comm);
         return status;
@@ -256,11 +245,6 @@ static void shm_close(dp_comm_t *comm)
     shm_free_comm(comm);
 }
 
-static size_t shm_memory_bytes(dp_comm_t *comm)
-{
-    return comm->memory_bytes;
-}
-
 static const dp_comm_vt_t table = {
     .struct_size = sizeof(dp_comm_vt_t),
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE,
@@ -275,7 +259,7 @@ static const dp_comm_vt_t table = {
     .exchange = shm_exchange_run,
     .exchange_release = shm_exchange_release,
     .all_reduce = shm_all_reduce,
-    .memory_bytes = shm_memory_bytes,
+    .memory_bytes = comm_memory_bytes,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,
     .serves = comm_serves_host,

@@ -175,10 +175,4 @@ dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t
 dp_status_t shm_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s);
 dp_status_t shm_all_gather(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s);
 
-static inline void shm_free(const dp_comm_t *comm, void *memory)
-{
-    if (memory != NULL)
-        comm->host->release(comm->host, memory);
-}
-
 #endif

@@ -71,10 +71,10 @@ area_t shm_exchange_area(const dp_exchange_t *x)
 
 void shm_exchange_free(dp_exchange_t *x)
 {
-    shm_free(x->comm, x->areas);
-    shm_free(x->comm, x->counts);
-    shm_free(x->comm, x->sending);
-    shm_free(x->comm, x);
+    comm_release(x->comm, x->areas);
+    comm_release(x->comm, x->counts);
+    comm_release(x->comm, x->sending);
+    comm_release(x->comm, x);
 }
 
 dp_status_t shm_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)

@@ -247,7 +247,8 @@ dp_status_t cpu_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
     failure = over || status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
     status = failure < 0 ? failure : status;
     if (over && status == DP_ERR_TIMEOUT) /* why the job has ended: this stream has left */
-        return DP_FAIL(s->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on", cpu_stream_name(s));
+        return DP_FAIL(s->host, DP_ERR_ABORTED, "stream %s: the job has ended, as no rank made progress",
+                       cpu_stream_name(s));
     return status;
 }
 

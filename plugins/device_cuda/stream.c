@@ -230,7 +230,7 @@ dp_status_t cuda_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
     cuda_stamps_deliver(device);
     /* why it has: this stream left */
     if (left && status == DP_ERR_TIMEOUT && device->host->aborted(device->host) < 0)
-        return DP_FAIL(device->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on",
+        return DP_FAIL(device->host, DP_ERR_ABORTED, "stream %s: the job has ended, as no rank made progress",
                        cuda_lane_name(s->lane));
     if (status == DP_OK && (late = cuda_stamps_calibrate_late(device)) < 0)
         status = late;

@@ -206,7 +206,7 @@ static dp_status_t mine_synchronize(dp_stream_t *s, int64_t timeout_ns)
     failure = over || status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
     status = failure < 0 ? failure : status;
     if (over && status == DP_ERR_TIMEOUT) /* why the job has ended: no function hangs here */
-        return DP_FAIL(host, DP_ERR_ABORTED, "stream: the job has ended, as nobody got on");
+        return DP_FAIL(host, DP_ERR_ABORTED, "stream: the job has ended, as no rank made progress");
     return status;
 }
 
