@@ -8,9 +8,14 @@ set -u
 
 options="--steps 400 --val-every 100 --log-every 1 --sample 0"
 
-kill_rank() { # RANK
-    target=$(member "$1")
-    [ -n "$target" ] && kill -KILL "$target" || complain "$name: no rank $1 to kill"
+kill_rank() { # RANK...: all at once
+    targets=
+    for rank; do
+        target=$(member "$rank")
+        [ -n "$target" ] || complain "$name: no rank $rank to kill"
+        targets="$targets $target"
+    done
+    kill -KILL $targets
 }
 await() { # TIMES PATTERN: in what was printed so far
     tries=$((1500 * scale))
@@ -142,8 +147,7 @@ ranks 4 $options --losses "$work/undisturbed"
 rm -rf "$work/ck"
 begin mirrors 3 4 --losses "$work/losses" $saves
 await_checkpoint
-kill_rank 1
-kill_rank 2
+kill_rank 1 2
 await 1 'was replaced'
 kill_rank 3
 end 0
