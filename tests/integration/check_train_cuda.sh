@@ -75,6 +75,8 @@ run cuda16resumed --threads 2 --device cuda --dtype bf16 --attention cuda --step
     --zero 1
 same cuda16whole cuda16resumed
 run cuda16 --threads 2 --device cuda --dtype bf16 --attention cuda
+run cuda16bits --threads 2 --device cuda --dtype bf16 --attention cuda --check-bits 1 --checkpoint "$work/ckbits" --every 1
+same cuda16 cuda16bits
 tells bf16 'products of experts: CUTLASS'
 tells f64 'products of experts: plain tiles'
 close cpu32 cuda16 2e-2
