@@ -24,7 +24,8 @@ void dp__ends_open(dp__ends_t *ends);
 /* Who has ended next, and how. false: nobody. */
 bool dp__ends_next(dp__ends_t *ends, char *text, size_t bytes);
 /* What the launcher is to know of the process of a rank. "joined"; "died", with what it was
- * doing. Nothing without a launcher that wants to hear it. */
+ * doing; "hung", with a sentence: it is to be killed and replaced. Nothing without a launcher that
+ * wants to hear it. */
 void dp__ends_tell(const dp__ends_t *ends, const char *word, int rank, int pid, const char *text);
 
 #endif

@@ -19,7 +19,9 @@
 
 /* ---- what a rank says ---- */
 
-/* Ranks of this host that neither run nor sleep: "3T 5t". */
+#define HELD 'd' /* a debugger holds it, and it runs nevertheless */
+
+/* Ranks of this host that neither run nor sleep, or that a debugger holds: "3T 5t". */
 static void list_states(const dp__process_t *p, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -28,6 +30,8 @@ static void list_states(const dp__process_t *p, char *text, size_t bytes)
     for (int32_t r = 0; r < p->group.size && used + 16 < bytes; r++) {
         char state = dp__stands_still(p, r);
 
+        if (dp__is_near(p, r) && dp__process_traced(dp__process_number(p, r)))
+            state = state != '\0' ? 't' : HELD;
         if (state != '\0')
             used += (size_t)snprintf(text + used, bytes - used, "%s%d%c", used > 0 ? " " : "", r, state);
     }
@@ -98,6 +102,19 @@ static void take_near(dp__process_t *p)
             (void)dp__last_spans_take(p->recorders, r, p->last.timeline, r);
 }
 
+static bool can_replace(const dp__process_t *p)
+{
+    return p->group.respawn && p->join.ends.tell >= 0;
+}
+
+static void ask_for_another(dp__process_t *p, int32_t rank, const char *doing, const char *why)
+{
+    const int32_t pid = dp__process_number(p, rank);
+
+    dp__ends_tell(&p->join.ends, "died", rank, pid, doing);
+    dp__ends_tell(&p->join.ends, "hung", rank, pid, why);
+}
+
 void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const char *text)
 {
     char longer[DP__CAUSE_BYTES], name[128], file[DP__LAST_SPANS_TEXT];
@@ -114,6 +131,12 @@ void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const cha
              : doing.open          ? ", and was last seen in "
                                    : ", and was last seen after ",
              doing.text, state_word(dp__stands_still(p, 0)), file, text);
+    if (can_replace(p) && dp__is_near(p, 0) && strchr("TZX", dp__stands_still(p, 0)) != NULL &&
+        !dp__process_traced(dp__process_number(p, 0))) {
+        ask_for_another(p, 0, doing.text, longer);
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%s", longer);
+        return;
+    }
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT, /* for when it goes on */
                                .value = status,
                                .extra = 1,
@@ -193,7 +216,7 @@ bool dp__hang_report_hear(dp__process_t *p, int32_t rank, const dp__frame_t *fra
 }
 
 /* The letter that any rank of its host has seen; 0: none. */
-static char seen_state(dp__process_t *p, int32_t rank)
+static char seen_letter(dp__process_t *p, int32_t rank)
 {
     for (int32_t r = 0; r < p->group.size; r++) {
         const dp__answer_t *a = answer_of(p, r);
@@ -210,6 +233,14 @@ static char seen_state(dp__process_t *p, int32_t rank)
         }
     }
     return 0;
+}
+
+/* 0: it does not stand still. */
+static char seen_state(dp__process_t *p, int32_t rank)
+{
+    const char letter = seen_letter(p, rank);
+
+    return letter == HELD ? 0 : letter;
 }
 
 static bool in_control(dp__process_t *p, int32_t rank)
@@ -244,6 +275,22 @@ static int32_t find_stalled(dp__process_t *p)
     return -1;
 }
 
+/* The only rank that waits for nobody; -1: there are several, or none. */
+static int32_t find_busy(dp__process_t *p)
+{
+    int32_t found = -1, n = 0;
+
+    for (int32_t r = 0; r < p->group.size; r++) {
+        const dp__answer_t *a = answer_of(p, r);
+
+        if (a->came && (a->doing.computes || (!a->doing.open && !in_control(p, r)))) {
+            found = r;
+            n++;
+        }
+    }
+    return n == 1 ? found : -1;
+}
+
 /* From the reporter along the waits; *circle_out: they come back to where they were. Where they end
  * at somebody of whom less is known, the stalled rank is the likelier one. */
 static int32_t find_root(dp__process_t *p, bool *circle_out)
@@ -256,9 +303,41 @@ static int32_t find_root(dp__process_t *p, bool *circle_out)
             *circle_out = true;
             return at;
         }
+    if (stalled < 0 && answer_of(p, at)->doing.open && !answer_of(p, at)->doing.computes && find_busy(p) >= 0)
+        return find_busy(p); /* for whom a reduction waits, its spans do not say */
     if (stalled < 0 || seen_state(p, at) != 0)
         return at;
     return answer_of(p, at)->came || seen_state(p, stalled) != 0 ? stalled : at;
+}
+
+/* ---- who is replaced ---- */
+
+static bool all_compute(dp__process_t *p)
+{
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (!answer_of(p, r)->came || !answer_of(p, r)->doing.computes)
+            return false;
+    return true;
+}
+
+/* It is stopped, or computes without end, or does not come: not one that itself waits for
+ * something, or for a device, and not one that somebody is looking at. */
+static bool is_replaceable(dp__process_t *p, int32_t rank)
+{
+    const dp__answer_t *a = answer_of(p, rank);
+    const char letter = seen_letter(p, rank);
+
+    if (!can_replace(p) || (letter != 0 && letter != 'T') || dp__peer(p, rank).pid == 0 || all_compute(p))
+        return false;
+    return letter == 'T' || !a->came || a->doing.computes || (!a->doing.open && !in_control(p, rank));
+}
+
+/* With the root all others that are stopped: they do not come when the ranks join again. */
+static void replace_hung(dp__process_t *p, int32_t root, const char *why)
+{
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (r == root || (seen_state(p, r) == 'T' && is_replaceable(p, r)))
+            ask_for_another(p, r, answer_of(p, r)->doing.text, r == root ? why : "is stopped");
 }
 
 static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, size_t bytes)
@@ -333,6 +412,11 @@ static void name_stalled(dp__process_t *p)
     if (p->last.timeline != NULL)
         take_near(p);
     dp__last_spans_name(&p->last, file, sizeof(file));
+    if (!circle && is_replaceable(p, root)) {
+        replace_hung(p, root, root_text);
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%.500s, and is replaced%s", root_text, file);
+        return;
+    }
     dp__cause_set(&p->cause, p->hub.hang_report.status, "%.500s%s; first to say so: %.200s", root_text, file,
                   p->hub.hang_report.text);
 }

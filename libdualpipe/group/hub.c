@@ -664,6 +664,22 @@ void dp__hub_drop_guards(dp__process_t *p)
     }
 }
 
+/* A rank that was stopped when the others joined again does not come by itself. */
+static void replace_stopped(dp__process_t *p, int64_t now_ns)
+{
+    if (p->join.lost[0] == '\0' || now_ns < p->join.deadline_ns - p->join.limit_ns + p->group.hang_ns)
+        return;
+    for (int32_t r = 1; r < p->group.size; r++) {
+        const int32_t pid = p->hub.before[r].pid;
+
+        if (pid == 0 || dp__peer(p, r).pid != 0 || !dp__same_place(p, &p->hub.before[r]) ||
+            dp__process_state(pid) != 'T' || dp__process_traced(pid))
+            continue;
+        dp__ends_tell(&p->join.ends, "hung", r, pid, "is stopped and does not join again");
+        p->hub.before[r].pid = 0;
+    }
+}
+
 static void heed_guards(dp__process_t *p)
 {
     char rest[4096];
@@ -699,6 +715,8 @@ void dp__hub_tick(dp__process_t *p, int64_t now_ns)
             drop_stranger(p, c, "it took too long to say who it is");
     }
     heed_guards(p);
+    if (dp__signal_value(&p->join.done) == 0)
+        replace_stopped(p, now_ns);
     if (dp__signal_value(&p->join.done) == 0 && now_ns >= p->join.deadline_ns) {
         snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join.limit_ns * 1e-9);
         join_failed(p, text);

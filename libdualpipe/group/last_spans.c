@@ -5,6 +5,7 @@
 #include "group/last_spans.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -147,6 +148,21 @@ static bool choose_path(dp__last_spans_t *last)
     return true;
 }
 
+/* A new one: its name can be guessed, and others may write to that folder. */
+static FILE *create_file(const char *path)
+{
+    int fd;
+    FILE *file;
+
+    if (unlink(path) != 0 && errno != ENOENT)
+        return NULL;
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && file == NULL)
+        close(fd);
+    return file;
+}
+
 void dp__last_spans_name(dp__last_spans_t *last, char *text, size_t bytes)
 {
     text[0] = '\0';
@@ -156,7 +172,7 @@ void dp__last_spans_name(dp__last_spans_t *last, char *text, size_t bytes)
         give_up(last, secure_getenv("DUALPIPE_HANG_TRACE"), "the name is too long");
         return;
     }
-    last->file = fopen(last->part, "we");
+    last->file = create_file(last->part);
     if (last->file == NULL)
         give_up(last, last->path, strerror(errno));
     else

@@ -126,8 +126,7 @@ const char *dp__machines_apart(const dp__process_t *p, int32_t a, int32_t b)
                                                 : "kernels that were booted apart";
 }
 
-/* 0: not known. */
-static int32_t pid_of(const dp__process_t *p, int32_t rank)
+int32_t dp__process_number(const dp__process_t *p, int32_t rank)
 {
     int32_t pid = dp__peer(p, rank).pid;
 
@@ -135,6 +134,19 @@ static int32_t pid_of(const dp__process_t *p, int32_t rank)
         if (recorder->rank == rank)
             pid = recorder->pid;
     return pid;
+}
+
+bool dp__process_traced(int32_t pid)
+{
+    char path[64], text[2048], *at;
+    int tracer = 0;
+    size_t n;
+
+    snprintf(path, sizeof(path), "/proc/%d/status", pid);
+    n = pid > 0 ? read_text(path, text, sizeof(text) - 1) : 0;
+    text[n] = '\0';
+    at = strstr(text, "\nTracerPid:");
+    return at != NULL && sscanf(at, "\nTracerPid: %d", &tracer) == 1 && tracer != 0;
 }
 
 char dp__process_state(int32_t pid)
@@ -160,7 +172,7 @@ bool dp__same_place(const dp__process_t *p, const dp__peer_t *peer)
 
 char dp__stands_still(const dp__process_t *p, int32_t rank)
 {
-    const char state = dp__process_state(dp__is_near(p, rank) ? pid_of(p, rank) : 0);
+    const char state = dp__process_state(dp__is_near(p, rank) ? dp__process_number(p, rank) : 0);
 
     return strchr("RS", state) == NULL ? state : '\0'; /* which also ends those letters */
 }

@@ -78,6 +78,10 @@ const char *dp__host_of(const dp__process_t *p, int32_t rank);
 /* '\0': it runs or sleeps; else the letter of its state, of a process of this host: 'T' it is
  * stopped. */
 char dp__stands_still(const dp__process_t *p, int32_t rank);
+/* Whether a debugger holds that process of this host. */
+bool dp__process_traced(int32_t pid);
+/* The process of a rank; 0: not known here. */
+int32_t dp__process_number(const dp__process_t *p, int32_t rank);
 /* The letter of a process of this host; '\0': there is none. */
 char dp__process_state(int32_t pid);
 /* Whether that process, of a table of before, is one of this host. */

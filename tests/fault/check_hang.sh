@@ -76,6 +76,68 @@ for victim in 0 2 3; do
     check_traces "$victim"
 done
 
+# With --respawn it is killed and replaced: the losses are those of a run that nobody has disturbed.
+trainer=$DP_TEST_BUILDDIR/tests/fault/hang_trainer
+"$dualpipe" run -n 2 --no-prefix -- "$trainer" >"$work/undisturbed" 2>"$work/err" || complain "undisturbed: status $?"
+replaced() { # HANG OPTIONS...: one that is replaced
+    case="HANG=$1"
+    status=0
+    HANG=$1 DUALPIPE_HANG_TRACE=$work/hang.json timeout $((60 * scale)) "$dualpipe" run -n 2 --no-prefix --respawn 3 -- "$trainer" >"$work/out" 2>"$work/err" </dev/null ||
+        status=$?
+    [ "$status" -eq 0 ] || complain "$case: exit status $status"
+    cmp -s "$work/undisturbed" "$work/out" || complain "$case: other losses than without a hang"
+}
+for victim in 0 1; do
+    replaced "$victim:loop"
+    grep -q "^dualpipe run: rank $victim (pid [0-9]*) makes no progress and is killed: .* waits for nobody" "$work/err" ||
+        complain "$case: the launcher does not say why it was killed"
+    grep -q "^dualpipe run: rank $victim .*: started again as pid [0-9]* (1 of 3)" "$work/err" || complain "$case: not replaced"
+done
+SLOW_MS=2000 # of 3 s
+export SLOW_MS
+replaced 1:slow
+! grep -q 'dualpipe run' "$work/err" || complain "$case: a straggler was killed"
+
+undisturbed=
+for victim in 2 0; do
+    case="rank $victim is stopped for good"
+    if [ -z "$undisturbed" ]; then
+        undisturbed=$work/losses.0
+        threads 4 --steps 400 --val-every 0 --sample 0 --losses "$undisturbed"
+    fi
+    mark=$$.$victim.stop
+    : >"$work/out"
+    DP_TEST_CASE=$mark DUALPIPE_HANG_TRACE=$work/hang.json "$dualpipe" run -n 4 --respawn 3 -- "$train" $small --steps 400 --val-every 0 --sample 0 --log-every 1 \
+        --losses "$work/losses" >"$work/out" 2>"$work/err" </dev/null &
+    job=$!
+    until grep -q 'step  *[0-9]' "$work/out" || ! kill -0 "$job"; do
+        sleep 0.02
+    done
+    stop_rank "$victim"
+    await_end 50
+    [ "$status" -eq 0 ] || complain "$case: exit status $status"
+    cmp -s "$undisturbed" "$work/losses" || complain "$case: other losses than without a hang"
+    grep -q "^dualpipe run: rank $victim (pid [0-9]*) makes no progress and is killed: .*T (stopped)" "$work/err" ||
+        complain "$case: the launcher does not say why it was killed"
+done
+
+# Somebody looks at it with a debugger: it is named, as before, and not killed.
+case="a debugger"
+begin --respawn 3
+pid=$(member 2)
+"$trainer" trace "$pid" >"$work/held" &
+tracer=$!
+tries=$((400 * scale))
+until grep -q 'stopped by a debugger' "$work/err" || [ "$tries" -eq 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.05
+done
+kill -KILL "$tracer"
+await_end $((2 * limit + 5))
+[ "$status" -eq 14 ] || complain "$case: exit status $status, 14 was expected"
+! grep -q 'is killed' "$work/err" || complain "$case: it was killed"
+rm -f "$work"/dualpipe-hang-*.json
+
 case="SIGINT with a stopped rank"
 begin --grace 8
 stop_rank 1

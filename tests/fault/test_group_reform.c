@@ -227,7 +227,7 @@ START_TEST(a_stopped_rank_is_not_taken_for_dead)
              (int)job.pids[3]);
     kill(job.pids[3], SIGKILL);
     forked_finish(&job, 10);
-    forked_expect(&job, 0, DP_ERR_PEER, "nobody came in place of rank 1; rank ");
+    forked_expect(&job, 0, DP_ERR_PEER, "nobody came in place of rank 1");
     forked_expect(&job, 0, DP_ERR_PEER, text);
     forked_end(&job);
 }

@@ -248,6 +248,8 @@ static void pass_status(agent_t *a)
 /* false: the order cannot be kept. */
 static bool obey(agent_t *a, const char *word, const char *argument)
 {
+    int rank, pid;
+
     if (strcmp(word, "name") == 0)
         snprintf(a->site.name, sizeof(a->site.name), "%s", argument);
     else if (strcmp(word, "secret") == 0)
@@ -280,6 +282,8 @@ static bool obey(agent_t *a, const char *word, const char *argument)
         return start_ranks(a, argument);
     else if (strcmp(word, "again") == 0)
         start_again(a, argument);
+    else if (strcmp(word, "hung") == 0 && sscanf(argument, "%d %d", &rank, &pid) == 2)
+        run_site_kill_rank(&a->site, rank, pid);
     else if (strcmp(word, "close") == 0)
         close_site(a);
     else if (strcmp(word, "ended") == 0 && a->started)

@@ -331,6 +331,10 @@ static void take_done(work_t *w, host_t *host)
 
 static void take_word(work_t *w, host_t *host, const char *word, const char *argument)
 {
+    char hung[32];
+    pid_t pid;
+    int rank;
+
     if (strcmp(word, "ready") == 0) {
         host->ready = true;
     } else if (strcmp(word, "listening") == 0) {
@@ -340,7 +344,10 @@ static void take_word(work_t *w, host_t *host, const char *word, const char *arg
     } else if (strcmp(word, "again") == 0) {
         take_again(w, host, argument);
     } else if (strcmp(word, "told") == 0) {
-        run_verdict_hear(&w->verdict, argument);
+        if (run_verdict_hear(&w->verdict, argument, &rank, &pid)) {
+            snprintf(hung, sizeof(hung), "%d %d", rank, (int)pid);
+            tell_host(&w->hosts[rank / w->options->ranks_per_host], "hung", hung);
+        }
     } else if (strcmp(word, "status") == 0) {
         fprintf(stderr, "%s\n", argument);
     } else if (strcmp(word, "nothing") == 0) {

@@ -100,9 +100,12 @@ static void take_ends(job_t *job)
 {
     siginfo_t info;
     char text[512];
+    pid_t pid;
+    int rank;
 
     while (run_site_hear(&job->site, text, sizeof(text)))
-        run_verdict_hear(&job->verdict, text);
+        if (run_verdict_hear(&job->verdict, text, &rank, &pid))
+            run_site_kill_rank(&job->site, rank, pid);
     for (int i = 0; i < job->site.count; i++)
         if (run_site_reap(&job->site, i, &info)) {
             run_end_t end = run_end_of(&info, i);

@@ -364,6 +364,14 @@ void run_site_kill(run_site_t *site, int number)
         }
 }
 
+void run_site_kill_rank(run_site_t *site, int rank, pid_t pid)
+{
+    const int i = rank - site->first;
+
+    if (site->pids != NULL && i >= 0 && i < site->count && site->pids[i] == pid)
+        (void)kill(-pid, SIGKILL);
+}
+
 bool run_site_reap(run_site_t *site, int i, siginfo_t *info)
 {
     memset(info, 0, sizeof(*info));

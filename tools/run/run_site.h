@@ -62,6 +62,8 @@ bool run_site_hear(const run_site_t *site, char *text, size_t bytes);
 void run_site_close(run_site_t *site);
 /* To all, those that are stopped included; SIGCONT: these alone go on. */
 void run_site_kill(run_site_t *site, int number);
+/* That process, if it is still the rank's, with all of its group. */
+void run_site_kill_rank(run_site_t *site, int rank, pid_t pid);
 /* Takes in the i-th rank here if it has ended, and with it its process group, while its number
  * cannot be another's. */
 bool run_site_reap(run_site_t *site, int i, siginfo_t *info);

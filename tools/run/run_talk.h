@@ -10,6 +10,7 @@
  *   ordered                           that was all
  *   go ADDRESS PORT                   start the ranks
  *   again RANK PID HOW STATUS         start the rank again that has ended so
+ *   hung RANK PID                     kill the rank's process
  *   close                             no rank of any host is started again
  *   ended TEXT                        who has ended, and how, for ranks that are joining
  *   signal NUMBER                     pass it on; kill: end them

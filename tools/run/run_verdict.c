@@ -82,7 +82,7 @@ static void begin_life(run_rank_t *rank)
     rank->progress = false;
 }
 
-void run_verdict_hear(run_verdict_t *v, const char *text)
+bool run_verdict_hear(run_verdict_t *v, const char *text, int *rank_out, pid_t *pid_out)
 {
     char word[16];
     const char *step;
@@ -91,10 +91,16 @@ void run_verdict_hear(run_verdict_t *v, const char *text)
 
     if (v->ranks == NULL || sscanf(text, "%15s %d %d %n", word, &r, &pid, &at) < 3 || r < 0 || r >= v->count ||
         at == 0 || (life = find_life(&v->ranks[r], pid)) == NULL)
-        return;
+        return false;
+    *rank_out = r;
+    *pid_out = pid;
     life->joined = true;
+    if (strcmp(word, "hung") == 0 && !life->hung && life->died_ns == 0) {
+        run_say("rank %d (pid %d) makes no progress and is killed: %s", r, pid, text + at);
+        return life->hung = true;
+    }
     if (strcmp(word, "died") != 0 || life->told)
-        return;
+        return false;
     life->told = true;
     snprintf(life->doing, sizeof(life->doing), "%s", text[at] != '\0' ? text + at : "before its first operation");
     step = strstr(life->doing, "step ");
@@ -102,6 +108,7 @@ void run_verdict_hear(run_verdict_t *v, const char *text)
         v->ranks[r].furthest = number;
         v->ranks[r].progress |= life == &v->ranks[r].lives[0];
     }
+    return false;
 }
 
 /* A process of which nobody has told anything may have come far: all ranks may have died at

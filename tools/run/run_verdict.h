@@ -26,7 +26,7 @@ typedef struct run_end {
 /* One process of a rank, and what others have told of it. */
 typedef struct run_life {
     pid_t pid;
-    bool joined, told;
+    bool joined, told, hung;
     int64_t born_ns, died_ns;
     char doing[240]; /* when it died; "": nobody knows */
 } run_life_t;
@@ -70,8 +70,9 @@ bool run_verdict_open(run_verdict_t *v, const run_options_t *options);
  * nobody has asked for the end. true: it counts as started again, and run_verdict_due says when.
  */
 bool run_verdict_replace(run_verdict_t *v, const run_end_t *end);
-/* What run_site_hear has heard. */
-void run_verdict_hear(run_verdict_t *v, const char *text);
+/* What run_site_hear has heard. true: that process of that rank makes no progress, and is to be
+ * killed, which was said. */
+bool run_verdict_hear(run_verdict_t *v, const char *text, int *rank_out, pid_t *pid_out);
 typedef enum run_due { RUN_DUE_NOTHING, RUN_DUE_START, RUN_DUE_END } run_due_t;
 /* The next rank whose time has come, by its end: it is started again; or nobody takes its place.
  * At once after its first death; later, and later each time, where it makes no progress in

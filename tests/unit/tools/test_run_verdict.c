@@ -24,12 +24,14 @@ static void end_life(int pid, const char *doing)
 {
     const run_end_t end = {.how = RUN_KILLED, .status = 9, .rank = 2, .pid = pid};
     char text[200];
+    int rank;
+    pid_t process;
 
     snprintf(text, sizeof(text), "joined 2 %d ", pid);
-    run_verdict_hear(&verdict, text);
+    ck_assert(!run_verdict_hear(&verdict, text, &rank, &process));
     snprintf(text, sizeof(text), "died 2 %d %s", pid, doing != NULL ? doing : "");
     if (doing != NULL)
-        run_verdict_hear(&verdict, text);
+        ck_assert(!run_verdict_hear(&verdict, text, &rank, &process));
     ck_assert(run_verdict_replace(&verdict, &end));
 }
 
