@@ -72,9 +72,10 @@ typedef struct dp_state {
 } dp_state_t;
 #define DP_STATE_MIN DP_SIZE_TO(dp_state_t, optional)
 
-/** Registers a state, between two steps of the pipeline. All ranks register the same states in the
- *  same order, those of chunks for all chunks of the rank. DP_ERR_INVALID names the member that
- *  cannot be, or the state of that name that is there already. [main] */
+/** Registers a state, between two steps of the pipeline, before dp_pipeline_recover where a buddy
+ *  has copies (dp_pipeline_options_t.buddy). All ranks register the same states in the same order,
+ *  those of chunks for all chunks of the rank. DP_ERR_INVALID names the member that cannot be, or
+ *  the state of that name that is there already. [main] */
 DP_API DP_CHECKED dp_status_t dp_pipeline_register_state(dp_pipeline_t *pipeline, const dp_state_t *state);
 
 typedef struct dp_save_options {

@@ -97,6 +97,10 @@ dp_status_t dp_pipeline_register_state(dp_pipeline_t *p, const dp_state_t *state
 
     DO(dp__take("dp_pipeline_register_state: state", dp_state_t, DP_STATE_MIN, &own, state));
     DO(dp__pipeline_check(p, "dp_pipeline_register_state"));
+    if (p->buddy.head != NULL)
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_pipeline_register_state was called after dp_pipeline_recover: the copies of this rank's "
+                       "state (buddy) have no room for it");
     DO(check_name(&own));
     DO(check_shape(p, &own));
     DO(check_unique(p, &own));

@@ -30,13 +30,16 @@ complain() {
 require() { # FILE PATTERN
     grep -q -e "$2" "$hosts_work/$1" || complain "\"$2\" is not in $1"
 }
-begin() { # NAME RESPAWN STEPS
+begin() { # NAME RESPAWN STEPS OPTIONS...
     case=$1
+    respawn=$2
+    steps=$3
+    shift 3
     : >"$hosts_work/out"
     : >"$hosts_work/err"
     # shellcheck disable=SC2086
-    "$dualpipe" run --rsh "$rsh" --hosts host1,host2,host3 --ranks-per-host 2 --respawn "$2" -x OPENBLAS_NUM_THREADS -- \
-        "$train" $model --steps "$3" --losses "$hosts_work/losses" >"$hosts_work/out" 2>"$hosts_work/err" </dev/null 9>&- &
+    "$dualpipe" run --rsh "$rsh" --hosts host1,host2,host3 --ranks-per-host 2 --respawn "$respawn" -x OPENBLAS_NUM_THREADS -- \
+        "$train" $model --steps "$steps" "$@" --losses "$hosts_work/losses" >"$hosts_work/out" 2>"$hosts_work/err" </dev/null 9>&- &
     job=$!
     hosts_jobs="$hosts_jobs $job"
 }
@@ -73,18 +76,21 @@ case=undisturbed
 # shellcheck disable=SC2086
 "$train" $model --steps 200 --threads 1 --losses "$hosts_work/reference" >"$hosts_work/out" 2>"$hosts_work/err" || complain "no reference"
 
-begin replaced 4 200
-await 1 'step  *10/'
-kill_rank 2 3
-await 1 'was replaced'
-kill_rank 1 0
-await 2 '^\[0\] layout ' # the new rank 0 begins as the first one did
-kill_rank 3 4
-kill_rank 3 5
-end 0
-cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses than without a death"
-require err '^dualpipe run: rank 3 (pid [0-9]* on host2) was ended by signal 9 (Killed): started again as pid [0-9]* (1 of 4)'
-require err '^dualpipe run: rank 0 (pid [0-9]* on host1) was ended by signal 9 (Killed): started again as pid [0-9]* (2 of 4)'
+# What a rank holds is in its mirror; in a line the agent of its host has a copy.
+for schedule in dualpipe 1f1b; do
+    begin "replaced $schedule" 4 200 --schedule $schedule
+    await 1 'step  *10/'
+    kill_rank 2 3
+    await 1 'was replaced'
+    kill_rank 1 0
+    await 2 '^\[0\] layout ' # the new rank 0 begins as the first one did
+    kill_rank 3 4
+    kill_rank 3 5
+    end 0
+    cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses than without a death"
+    require err '^dualpipe run: rank 3 (pid [0-9]* on host2) was ended by signal 9 (Killed): started again as pid [0-9]* (1 of 4)'
+    require err '^dualpipe run: rank 0 (pid [0-9]* on host1) was ended by signal 9 (Killed): started again as pid [0-9]* (2 of 4)'
+done
 
 begin 'none left' 1 100000
 await 1 'step  *10/'

@@ -477,6 +477,24 @@ static dp_status_t r_ready(dp_status_t status, int64_t *step)
     }
 }
 
+/* Copies have the room that was measured before the first step. */
+static dp_status_t r_register_late(void)
+{
+    static double value;
+    const dp_state_t late = {.struct_size = sizeof(late),
+                             .name = "late",
+                             .scope = DP_STATE_JOB,
+                             .host = 1,
+                             .memory = &value,
+                             .dtype = DP_F64,
+                             .count = 1};
+    const dp_status_t status = dp_pipeline_register_state(r_self.pipeline, &late);
+
+    if (status == DP_ERR_INVALID && strstr(dp_last_error(), "after dp_pipeline_recover") != NULL)
+        return DP_OK;
+    return dp_fail(DP_ERR_INVALID, "a state registered after dp_pipeline_recover: status %d", (int)status);
+}
+
 static dp_status_t r_train(void)
 {
     int64_t step = r_self.shared->setting.saves != NULL ? -1 : 0;
@@ -485,6 +503,8 @@ static dp_status_t r_train(void)
     r_perhaps_die(R_BEFORE_RECOVERING, 0);
     if (status >= 0)
         status = r_ready(DP_OK, &step);
+    if (status >= 0 && r_self.shared->setting.buddy)
+        status = r_register_late();
     r_self.shared->back_ns[r_self.forked->rank] = forked_now_ns();
     while (status == DP_ERR_LOST || (status >= 0 && step <= R_STEPS)) {
         if (status == DP_ERR_LOST) {
