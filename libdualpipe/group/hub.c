@@ -475,43 +475,52 @@ static bool hear_step(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 /* Who died, and who lives and has not come again: "rank 2 died in ...; nobody came in place of rank
  * 2: rank 0 waited 60 s; rank 3 (pid 17) has not come again; process state T (stopped)" */
-static void reform_failed(dp__process_t *p, const char *who_waited)
+static void reform_failed(dp__process_t *p, bool waited, const char *why)
 {
     dp__rank_list_t dead = {0}, late = {0};
     char text[DP__CAUSE_BYTES] = "";
     int32_t stopped = -1;
 
-    for (int32_t r = 1; r < p->group.size; r++)
-        if (dp__peer(p, r).pid == 0) {
-            dp__rank_list_add(p->hub.before[r].pid == 0 ? &dead : &late, r);
-            if (dp__same_place(p, &p->hub.before[r]) && dp__process_state(p->hub.before[r].pid) == 'T')
-                stopped = r;
-        }
+    for (int32_t r = 1; r < p->group.size; r++) {
+        const dp__peer_t *before = &p->hub.before[r];
+        const bool stops = dp__same_place(p, before) && dp__process_state(before->pid) == 'T';
+
+        if (dp__peer(p, r).pid != 0)
+            continue;
+        if (before->pid == 0)
+            dp__rank_list_add(&dead, r);
+        else if (waited || stops)
+            dp__rank_list_add(&late, r);
+        stopped = stops ? r : stopped;
+    }
     if (dead.count > 0)
         dp__append(text, sizeof(text), "; nobody came in place of rank %s", dp__rank_list_text(&dead));
     if (late.count > 0)
-        dp__append(text, sizeof(text), "; rank %s lives and has not come again", dp__rank_list_text(&late));
+        dp__append(text, sizeof(text),
+                   late.count > 1 ? "; ranks %s live and have not come again"
+                                  : "; rank %s lives and has not come again",
+                   dp__rank_list_text(&late));
     if (stopped >= 0)
         dp__append(text, sizeof(text), " (rank %d, pid %d: process state T, stopped)", stopped,
                    p->hub.before[stopped].pid);
-    dp__cause_set(&p->cause, DP_ERR_PEER, "%.480s%.240s: %.220s", p->join.lost, text, who_waited);
+    dp__cause_set(&p->cause, DP_ERR_PEER, "%.480s%.240s: %.220s", p->join.lost, text, why);
 }
 
 /* "...: of 4 ranks these did not reach it: 2, 3; a second rank 1 was refused" */
-static void join_failed(dp__process_t *p, const char *who_waited)
+static void join_failed(dp__process_t *p, bool waited, const char *why)
 {
     dp__rank_list_t missing = {0};
     char hint[384];
 
     if (p->join.lost[0] != '\0') {
-        reform_failed(p, who_waited);
+        reform_failed(p, waited, why);
         return;
     }
     dp__address_hint(&p->join.address, dp__host_of(p, 0), hint, sizeof(hint));
     for (int32_t r = 1; r < p->group.size; r++)
         if (dp__peer(p, r).pid == 0)
             dp__rank_list_add(&missing, r);
-    dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, "%.300s: of %d ranks these did not reach %s: %s%s%s", who_waited,
+    dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, "%.300s: of %d ranks these did not reach %s: %s%s%s", why,
                   p->group.size, p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
 }
 
@@ -522,7 +531,7 @@ void dp__hub_door_shut(dp__process_t *p)
     close(p->hub.listener);
     p->hub.listener = -1;
     dp__door_text(p, why, sizeof(why));
-    join_failed(p, why);
+    join_failed(p, false, why); /* the living are on their way */
 }
 
 static void name_missing(const dp__process_t *p, const char *text, char *longer, size_t bytes)
@@ -540,7 +549,7 @@ void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const cha
     char longer[DP__CAUSE_BYTES];
 
     if (status == DP_ERR_RENDEZVOUS && dp__signal_value(&p->join.done) == 0) {
-        join_failed(p, text);
+        join_failed(p, true, text);
         return;
     }
     if (control != 0 && control == p->hub.gather.number && p->hub.gather.arrived > 0) {
@@ -719,7 +728,7 @@ void dp__hub_tick(dp__process_t *p, int64_t now_ns)
         replace_stopped(p, now_ns);
     if (dp__signal_value(&p->join.done) == 0 && now_ns >= p->join.deadline_ns) {
         snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join.limit_ns * 1e-9);
-        join_failed(p, text);
+        join_failed(p, true, text);
     }
 }
 
