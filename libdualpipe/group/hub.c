@@ -473,8 +473,9 @@ static bool hear_step(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 /* ---- the end ---- */
 
-/* Who died, and who lives and has not come again: "rank 2 died in ...; nobody came in place of rank
- * 2: rank 0 waited 60 s; rank 3 (pid 17) has not come again; process state T (stopped)" */
+/* "rank 2 died in ...; nobody came in place of rank 2; rank 3 lives and has not come again (rank 3,
+ * pid 17: process state T, stopped): rank 0 waited 60 s". waited: for as long as a living rank may
+ * take; without it only those are late that are stopped. */
 static void reform_failed(dp__process_t *p, bool waited, const char *why)
 {
     dp__rank_list_t dead = {0}, late = {0};
