@@ -500,6 +500,19 @@ static dp_status_t run_open(session_t *s)
     return status == DP_OK && !s->stopped ? conclude(s) : status;
 }
 
+/* At start, where --respawn promises more than this run can keep. */
+static void tell_unrecoverable(const session_t *s)
+{
+    if (s->environment.respawn == 0 || !is_first_rank(s))
+        return;
+    if (is_measured(s))
+        fprintf(stderr, "train_moe: with --overlap planned or --partition auto a rank that dies ends the run: a new "
+                        "one cannot measure alone\n");
+    else if (s->options.eplb > 0 && *s->options.checkpoint == '\0')
+        fprintf(stderr, "train_moe: with --eplb and without --checkpoint a rank that dies ends the run: where its "
+                        "experts were is known to a checkpoint alone\n");
+}
+
 static dp_status_t run_session(session_t *s)
 {
     dp_status_t status = prepare_history(s);
@@ -526,10 +539,7 @@ static dp_status_t run_session(session_t *s)
         status = overlap_schedule(&s->options, s->text, s->group, s->report, &s->schedule);
     s->options.own_schedule = s->schedule;
     show_report(s);
-    if (is_measured(s) && s->environment.respawn > 0 && is_first_rank(s))
-        fprintf(stderr,
-                "train_moe: with --overlap planned or --partition auto a rank that dies ends the run: a new one "
-                "cannot measure alone\n");
+    tell_unrecoverable(s);
     if (status < 0)
         return status;
     s->resident_before = resident_bytes();

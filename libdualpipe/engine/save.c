@@ -20,6 +20,8 @@
 
 #define GATHER_NS 10000000  /* between two looks for the others' files */
 #define SETTLE_NS 100000000 /* between two questions how far the others are */
+/* for the lock of ranks on a lost host: a server of NFSv4 keeps it for 90 s */
+#define LOCK_SECONDS 120
 
 /* What a rank says of its latest save. */
 typedef struct statement {
@@ -220,6 +222,7 @@ typedef struct claim {
     uint64_t held;      /* it has the folder's lock since before a recovery */
     uint64_t run;       /* whose state it has, 0: it does not know */
     dp__origin_t fresh; /* what they are where nobody knows */
+    uint64_t again;     /* it was started in place of another one */
 } claim_t;
 
 static dp_status_t make_claim(const dp_pipeline_t *p, const char *folder, claim_t *claim_out)
@@ -232,6 +235,7 @@ static dp_status_t make_claim(const dp_pipeline_t *p, const char *folder, claim_
         return dp_fail(DP_ERR_IO, "no random numbers: %s", strerror(errno));
     if (environment.job != 0)
         claim_out->fresh.run = environment.job;
+    claim_out->again = environment.again != 0;
     return DP_OK;
 }
 
@@ -262,13 +266,37 @@ static void name_writer(dp__saving_t *s)
     snprintf(s->who, sizeof(s->who), "process %d on %s, run %016" PRIx64 "\n", (int)getpid(), host, s->origin.run);
 }
 
-static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s, bool held)
+/* Collective. Rank 0's lock. Who was started again may find that of this job's ranks on a host that
+ * is lost: waits for it. */
+static dp_status_t await_lock(dp_pipeline_t *p, dp__saving_t *s, bool held, bool again)
 {
-    name_writer(s);
-    if (s->rank == 0) {
-        DO(take_lock(s, held));
-        DO(dp__checkpoint_clean(s->folder));
+    const int64_t until = dp__now_ns() + dp__scaled_ns(LOCK_SECONDS);
+
+    for (bool said = false;; said = true) {
+        const dp_status_t taken = s->rank == 0 ? take_lock(s, held) : DP_OK;
+        const uint8_t waits = taken == DP_ERR_INVALID && again && dp__now_ns() < until;
+        dp_status_t status;
+        uint8_t *all;
+
+        if (waits && !said)
+            dp_log(DP_LOG_WARN, "checkpoint",
+                   "%s: it may be what is left of this job on a lost host, which has up to %d s to end",
+                   dp_last_error(), LOCK_SECONDS);
+        all = dp__ask_ranks(p, &waits, sizeof(waits), &status);
+        if (all == NULL)
+            return status;
+        again = all[0] != 0;
+        dp__free(all);
+        if (!again)
+            return taken;
+        dp__nap(SETTLE_NS);
     }
+}
+
+static dp_status_t start_saving(dp_pipeline_t *p, dp__saving_t *s)
+{
+    if (s->rank == 0)
+        DO(dp__checkpoint_clean(s->folder));
     return dp__snapshot_open(p, &s->snapshot);
 }
 
@@ -288,8 +316,12 @@ dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *opt
     status = dp__agree(p, status, "cannot save");
     if (status >= 0)
         status = settle_origin(p, s, &claim, &held);
+    if (status >= 0) {
+        name_writer(s);
+        status = dp__agree(p, await_lock(p, s, held, claim.again != 0), "cannot save");
+    }
     if (status >= 0)
-        status = dp__agree(p, start_saving(p, s, held), "cannot save");
+        status = dp__agree(p, start_saving(p, s), "cannot save");
     if (status >= 0 && pthread_create(&s->thread, NULL, write_all, s) != 0)
         status = dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "a thread cannot be started"), "dp_pipeline_save_open");
     if (status < 0 && s != NULL) {

@@ -119,13 +119,47 @@ for killed in '' 3; do
     hosts_plug 3
 done
 
-begin 'lost host' 3 200
-await 1 'step  *10/'
-hosts_crash 3
-ended=0
-wait "$job" || ended=$?
-[ "$ended" -ne 0 ] || complain "status $ended"
-require err '^dualpipe run: host host3 with ranks 4 to 5 is lost: '
+# A host that is lost, or stands still, is left out: all ranks start again on the others, from the newest checkpoint.
+lost() { # NAME HOST FAULT...
+    begin "$1" 3 200 --checkpoint "$hosts_work/saved" --every 5
+    gone=$2
+    shift 2
+    await 1 'step  *20/'
+    begun=$(date +%s)
+    "$@" "$gone"
+    await 2 '^\[0\] layout '
+    took=$(($(date +%s) - begun))
+    [ "$took" -le $((15 * scale)) ] || complain "it took $took s until the ranks started again"
+    ended=0
+    wait "$job" || ended=$?
+    [ "$ended" -eq 0 ] || complain "status $ended"
+    require err "^dualpipe run: host host$gone with ranks .* is lost: "
+    require err '^dualpipe run: all 6 ranks are started again on the 2 hosts left (2 restarts left)$'
+    require out '^\[0\] resumed after [1-9]'
+    cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses than with all hosts"
+    rm -rf "$hosts_work/saved"
+}
+# Its ranks hold the folder's lock until it moves again, and hears that its time is over.
+stand_still() { # HOST
+    hosts_freeze "$1"
+    tries=$((600 * scale))
+    until grep -q 'which has up to 120 s to end' "$hosts_work/out" "$hosts_work/err" || [ "$tries" -eq 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.05
+    done
+    [ "$tries" -gt 0 ] || complain "the lock of the ranks that stand still is not waited for"
+    hosts_thaw "$1"
+}
+lost 'host that stands still' 3 stand_still
+tries=$((400 * scale))
+while [ -n "$(hosts_rest 3)" ] && [ "$tries" -gt 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.05
+done
+[ -z "$(hosts_rest 3)" ] || complain "left on host 3: $(hosts_rest 3)"
+lost 'lost host' 3 hosts_crash
+hosts_boot 3
+lost 'lost first host' 1 hosts_crash
 
 hosts_end
 echo "$failures failures"

@@ -353,7 +353,8 @@ hosts_end() {
 hosts_rest() { # HOST
     hosts_where=$(cat "$hosts_work/pid.$1")
     for hosts_proc in $(hosts_inside pid "$(hosts_space "$1")"); do
-        [ "$hosts_proc" = "$hosts_where" ] || echo "process on host $1: $(tr '\0' ' ' <"/proc/$hosts_proc/cmdline" 2>/dev/null)"
+        [ "$hosts_proc" = "$hosts_where" ] || grep -q -s "^State:[[:space:]]*Z" "/proc/$hosts_proc/status" ||
+            echo "process on host $1: $(tr '\0' ' ' <"/proc/$hosts_proc/cmdline" 2>/dev/null)"
     done
     for hosts_file in "/proc/$hosts_where/root/dev/shm"/*; do
         [ ! -e "$hosts_file" ] || echo "file on host $1: /dev/shm/${hosts_file##*/}"

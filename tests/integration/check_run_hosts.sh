@@ -241,6 +241,44 @@ lines out 2 '\] again$'
 lines err 1 'started again as pid [0-9]* (1 of 2)$'
 lines err 1 'started again as pid [0-9]* (2 of 2)$'
 
+# ---- a host is lost: all ranks start again on those that are left, which divide them ----
+agent_of() { # RANK: the keeper of the host where it is
+    rank_pid=$(sed -n "s/^\\[$1\\] ready //p" "$work/out" | tail -n 1)
+    sed -n 's/^PPid:[[:space:]]*//p' "/proc/$rank_pid/status"
+}
+here='echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE: ${DUALPIPE_LAUNCH#*,respawn=}"; [ ! -e "$0/done" ] || exit 0; echo "ready $$"; exec sleep 1000'
+rm -f "$work/done"
+begin lost --hosts a,b,c --ranks-per-host 2 --respawn 2 --grace 1 -- sh -c "$here" "$work"
+await_lines 6 ready
+kill -s KILL "$(agent_of 5)"
+await_lines 12 ready
+lines out 1 '^\[5\] 5 of 6, 2 of 3: 1,.*again=1'
+: >"$work/done"
+kill -s KILL "$(agent_of 0)"
+expect_end 0 5000
+lines out 1 '^\[5\] 5 of 6, 5 of 6: .*again=1'
+require err '^dualpipe run: all 6 ranks are started again on the 2 hosts left (1 restart left)'
+require err '^dualpipe run: all 6 ranks are started again on the 1 host left (0 restarts left)'
+# not without a host, not without a restart, and not where a rank has ended by itself
+rm -f "$work/done"
+begin last --hosts a --ranks-per-host 2 --respawn 5 --grace 1 -- sh -c "$here" "$work"
+await_lines 2 ready
+kill -s KILL "$(agent_of 0)"
+expect_end 1 5000
+lines err 0 'are started again'
+begin spent --hosts a,b -n 2 --respawn 1 --grace 1 -- sh -c "$here" "$work"
+await_lines 2 ready
+kill -s KILL "$(agent_of 1)"
+await_lines 4 ready
+kill -s KILL "$(sed -n 's/^\[1\] ready //p' "$work/out" | tail -n 1)"
+expect_end 137 5000
+lines err 1 'are started again'
+begin own --hosts a,b -n 4 --respawn 5 --grace 1 -- sh -c '[ "$RANK" != 0 ] || exit 0; echo "ready $$"; exec sleep 1000'
+await_lines 3 ready
+kill -s KILL "$(agent_of 3)"
+expect_end 1 5000
+lines err 0 'are started again'
+
 # ---- what cannot be started ----
 begin nothing --hosts a,b -n 2 -- /no/such/program
 expect_end 127 5000

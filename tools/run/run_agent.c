@@ -266,6 +266,8 @@ static bool obey(agent_t *a, const char *word, const char *argument)
         snprintf(a->hint, sizeof(a->hint), "%s", argument);
     else if (strcmp(word, "respawn") == 0)
         a->site.respawn = atoi(argument);
+    else if (strcmp(word, "begun") == 0)
+        a->site.begun = argument[0] == '1';
     else if (strcmp(word, "prefix") == 0)
         a->prefix = argument[0] == '1';
     else if (strcmp(word, "wdir") == 0)

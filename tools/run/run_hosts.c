@@ -1,15 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * run_hosts.c: the keeper of `dualpipe run --hosts`: an agent on every host, reached by a command
- * such as ssh; what each is told, and what their news mean for the job. */
+ * such as ssh, and what their news mean for the job. */
 #include "run_job.h"
-#include "run_site.h"
-#include "run_talk.h"
+#include "run_order.h"
 #include "run_verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,15 +22,14 @@
 /* from the order to kill until an agent has done so and says it */
 #define LAST_WORDS_NS 5000000000ll
 
-extern char **environ;
-
 typedef struct host {
     const char *name;
     pid_t pid;    /* of the command that reaches it, and of its process group */
     int to, news; /* its standard input, its standard error */
-    int first, running;
+    int first, count, running;
     /* done: its ranks are gone; flushed: so is all that they have printed */
     bool ready, done, flushed, gone;
+    bool lost; /* gone without a word */
     talk_in_t in;
     talk_out_t out;
     int64_t heard_ns;
@@ -42,8 +39,8 @@ typedef struct host {
 } host_t;
 
 typedef struct work {
-    const run_options_t *options;
-    run_site_t site; /* name, secret and address of the job */
+    run_options_t options; /* the hosts that are left */
+    run_site_t site;       /* name, secret and address of the job */
     run_verdict_t verdict;
     host_t *hosts;
     struct pollfd *polls; /* [host_count + 2] */
@@ -51,6 +48,7 @@ typedef struct work {
     sigset_t old_mask;
     bool started, failed; /* failed: nothing will be started */
     bool blind;           /* the system does not let us watch */
+    bool lacks;           /* output was dropped, now or before */
     int64_t begun_ns, spoke_ns, killed_ns;
     int signal_fd, life_fd, done_fd;
 } work_t;
@@ -72,8 +70,8 @@ static void become_rsh(const work_t *w, const host_t *host, int in, int out, int
     char script[4096], command[4200];
     char *const argv[] = {"sh", "-c", script, "rsh", (char *)host->name, command, NULL};
 
-    snprintf(script, sizeof(script), "%s \"$@\"", w->options->rsh);
-    write_command(w->options->dualpipe_path, command, sizeof(command));
+    snprintf(script, sizeof(script), "%s \"$@\"", w->options.rsh);
+    write_command(w->options.dualpipe_path, command, sizeof(command));
     if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != keeper ||
         dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)
         _exit(126);
@@ -114,17 +112,9 @@ static void tell_host(host_t *host, const char *word, const char *argument)
     talk_put(&host->out, "", word, argument);
 }
 
-static void tell_number(host_t *host, const char *word, int number)
-{
-    char text[16];
-
-    snprintf(text, sizeof(text), "%d", number);
-    tell_host(host, word, text);
-}
-
 static void tell_all(work_t *w, const char *word, const char *argument)
 {
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         if (!w->hosts[i].gone && !w->hosts[i].done)
             tell_host(&w->hosts[i], word, argument);
 }
@@ -132,104 +122,28 @@ static void tell_all(work_t *w, const char *word, const char *argument)
 /* Also those whose ranks are gone: what they have printed may still be on its way. */
 static void say_alive(work_t *w)
 {
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         if (!w->hosts[i].gone)
             tell_host(&w->hosts[i], "alive", "");
-}
-
-/* Settings of the library and of OpenMP are the same everywhere, but for what belongs to another
- * job. */
-static bool is_exported(const char *variable)
-{
-    static const char *const kept[] = {"DUALPIPE_LAUNCH=", "DUALPIPE_SECRET_FILE="};
-
-    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
-        if (strncmp(variable, kept[i], strlen(kept[i])) == 0)
-            return false;
-    return strncmp(variable, "DUALPIPE_", 9) == 0 || strncmp(variable, "OMP_", 4) == 0;
-}
-
-static void tell_variable(host_t *host, const char *name, const char *value)
-{
-    const size_t bytes = strlen(name) + strlen(value) + 2;
-    char *text = malloc(bytes);
-
-    if (text == NULL) {
-        host->out.broken = true;
-        return;
-    }
-    snprintf(text, bytes, "%s=%s", name, value);
-    tell_host(host, "env", text);
-    free(text);
-}
-
-static void tell_environment(const work_t *w, host_t *host)
-{
-    for (char **v = environ; *v != NULL; v++)
-        if (is_exported(*v))
-            tell_host(host, "env", *v);
-    for (int i = 0; i < w->options->export_count; i++) {
-        const char *name = w->options->exported[i], *value = getenv(name);
-
-        if (strchr(name, '=') != NULL)
-            tell_host(host, "env", name);
-        else if (value != NULL)
-            tell_variable(host, name, value);
-    }
-}
-
-/* What the first host's name means here; it says whether that is its own address. */
-static void tell_address(const work_t *w, host_t *host)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
-    char text[64];
-
-    if (w->options->address != NULL) {
-        tell_host(host, "address", w->options->address);
-    } else if (w->options->host_count == 1) {
-        tell_host(host, "address", "127.0.0.1");
-    } else if (getaddrinfo(host->name, NULL, &hints, &found) == 0) {
-        if (getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), NULL, 0, NI_NUMERICHOST) == 0)
-            tell_host(host, "hint", text);
-        freeaddrinfo(found);
-    }
-    tell_host(host, "listen", "");
-}
-
-static void order(work_t *w, host_t *host)
-{
-    char secret[2 * RUN_SECRET_BYTES + 1], here[4096];
-
-    for (int i = 0; i < RUN_SECRET_BYTES; i++)
-        snprintf(secret + 2 * i, 3, "%02x", w->site.secret[i]);
-    tell_host(host, "name", w->site.name);
-    tell_host(host, "secret", secret);
-    tell_number(host, "first", host->first);
-    tell_number(host, "count", w->options->ranks_per_host);
-    tell_number(host, "world", w->options->ranks);
-    tell_number(host, "respawn", w->options->respawn);
-    tell_number(host, "prefix", w->options->prefix != RUN_PREFIX_NEVER);
-    if (w->options->wdir != NULL)
-        tell_host(host, "wdir", w->options->wdir);
-    else if (getcwd(here, sizeof(here)) != NULL)
-        tell_host(host, "wdir", here);
-    tell_environment(w, host);
-    for (char **word = w->options->program; *word != NULL; word++)
-        tell_host(host, "arg", *word);
-    if (host->first == 0)
-        tell_address(w, host);
-    tell_host(host, "ordered", "");
-    explicit_bzero(secret, sizeof(secret));
 }
 
 /* ---- what it says ---- */
 
 static bool all_ready(const work_t *w)
 {
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         if (!w->hosts[i].ready)
             return false;
     return true;
+}
+
+static host_t *host_of(work_t *w, int rank)
+{
+    host_t *host = w->hosts;
+
+    while (rank >= host->first + host->count)
+        host++;
+    return host;
 }
 
 static void go(work_t *w)
@@ -239,8 +153,8 @@ static void go(work_t *w)
     snprintf(where, sizeof(where), "%s %d", w->site.address, w->site.port);
     tell_all(w, "go", where);
     w->started = true;
-    for (int i = 0; i < w->options->host_count; i++)
-        w->hosts[i].running = w->options->ranks_per_host;
+    for (int i = 0; i < w->options.host_count; i++)
+        w->hosts[i].running = w->hosts[i].count;
 }
 
 /* An end that nobody takes the place of. */
@@ -292,7 +206,7 @@ static void start_due(work_t *w)
     char text[64];
 
     for (run_due_t due; (due = run_verdict_due(&w->verdict, &end)) != RUN_DUE_NOTHING;) {
-        host_t *host = &w->hosts[end.rank / w->options->ranks_per_host];
+        host_t *host = host_of(w, end.rank);
 
         snprintf(text, sizeof(text), "%d %d %d %d", end.rank, (int)end.pid,
                  end.how == RUN_DUMPED ? CLD_DUMPED : CLD_KILLED, end.status);
@@ -346,13 +260,13 @@ static void take_word(work_t *w, host_t *host, const char *word, const char *arg
     } else if (strcmp(word, "told") == 0) {
         if (run_verdict_hear(&w->verdict, argument, &rank, &pid)) {
             snprintf(hung, sizeof(hung), "%d %d", rank, (int)pid);
-            tell_host(&w->hosts[rank / w->options->ranks_per_host], "hung", hung);
+            tell_host(host_of(w, rank), "hung", hung);
         }
     } else if (strcmp(word, "status") == 0) {
         fprintf(stderr, "%s\n", argument);
     } else if (strcmp(word, "nothing") == 0) {
         if (!w->failed)
-            run_say("cannot start \"%s\" on %s: %s", w->options->program[0], host->name, strerror(atoi(argument)));
+            run_say("cannot start \"%s\" on %s: %s", w->options.program[0], host->name, strerror(atoi(argument)));
         w->verdict.code = atoi(argument) == ENOENT ? 127 : 126;
         w->failed = true;
     } else if (strcmp(word, "done") == 0) {
@@ -393,7 +307,7 @@ static void close_input(host_t *host)
 static void lose(work_t *w, host_t *host, const char *how)
 {
     run_end_t end = {.how = RUN_LOST, .rank = host->first, .host = host->name, .why = host->why};
-    int last = host->first + w->options->ranks_per_host - 1;
+    int last = host->first + host->count - 1;
 
     host->gone = true;
     if (host->pid > 0)
@@ -404,6 +318,7 @@ static void lose(work_t *w, host_t *host, const char *how)
     host->news = -1;
     if (host->done)
         return;
+    host->lost = true;
     host->running = 0;
     if (!w->started) {
         if (!w->failed)
@@ -414,6 +329,14 @@ static void lose(work_t *w, host_t *host, const char *how)
     snprintf(host->why, sizeof(host->why), "host %s with ranks %d to %d is lost: %s", host->name, host->first, last,
              how);
     consider_host(w, &end);
+}
+
+static void lose_silent(work_t *w, host_t *host, int64_t ns)
+{
+    char how[64];
+
+    snprintf(how, sizeof(how), "it has been silent for %d s", (int)(ns / 1000000000));
+    lose(w, host, how);
 }
 
 /* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the
@@ -429,7 +352,7 @@ static bool has_ended(const work_t *w, host_t *host)
     host->ended_ns = run_now_ns();
     snprintf(host->how, sizeof(host->how),
              info.si_code == CLD_EXITED ? "\"%.100s\" ended with status %d" : "\"%.100s\" was ended by signal %d",
-             w->options->rsh, info.si_status);
+             w->options.rsh, info.si_status);
     return true;
 }
 
@@ -462,14 +385,14 @@ static int running(const work_t *w)
 {
     int sum = 0;
 
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         sum += w->hosts[i].running;
     return sum;
 }
 
 static bool all_over(const work_t *w)
 {
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         if (!w->hosts[i].done && !w->hosts[i].gone)
             return false;
     return true;
@@ -495,7 +418,8 @@ static void heed_signals(work_t *w)
 
 static void heed_time(work_t *w)
 {
-    int64_t now = run_now_ns();
+    /* a job that has a reason to end does not wait long for a host that may be it */
+    const int64_t now = run_now_ns(), silence = w->verdict.seen ? TALK_SILENCE_NS / 3 : TALK_SILENCE_NS;
 
     if (now - w->spoke_ns >= TALK_ALIVE_NS) {
         w->spoke_ns = now;
@@ -505,15 +429,15 @@ static void heed_time(work_t *w)
         w->killed_ns = now;
         tell_all(w, "kill", "");
     }
-    for (int i = 0; i < w->options->host_count; i++) {
+    for (int i = 0; i < w->options.host_count; i++) {
         host_t *host = &w->hosts[i];
 
         if (host->gone || host->flushed)
             continue;
         if (has_ended(w, host) && now - host->ended_ns >= MOMENT_NS) /* what it has said is heard */
             lose(w, host, host->how);
-        else if (now - host->heard_ns >= TALK_SILENCE_NS)
-            lose(w, host, "it has been silent for 15 s");
+        else if (now - host->heard_ns >= silence)
+            lose_silent(w, host, silence);
         else if (!host->ready && now - w->begun_ns >= START_NS)
             lose(w, host, "it is not ready after 60 s");
         else if (w->killed_ns != 0 && now - w->killed_ns >= LAST_WORDS_NS)
@@ -523,7 +447,7 @@ static void heed_time(work_t *w)
 
 static void serve(work_t *w)
 {
-    int count = w->options->host_count;
+    int count = w->options.host_count;
 
     w->polls[count] = (struct pollfd){.fd = w->signal_fd, .events = POLLIN};
     w->polls[count + 1] = (struct pollfd){.fd = w->life_fd, .events = POLLIN};
@@ -535,9 +459,9 @@ static void serve(work_t *w)
         w->polls[i] = (struct pollfd){.fd = host->news, .events = POLLIN};
     }
     count = run_verdict_nap_ms(&w->verdict);
-    w->blind |= !run_poll(w->polls, w->options->host_count + 2, count < 100 ? count : 100);
+    w->blind |= !run_poll(w->polls, w->options.host_count + 2, count < 100 ? count : 100);
     heed_signals(w);
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         if (w->polls[i].revents != 0)
             hear_host(w, &w->hosts[i]);
 }
@@ -546,7 +470,7 @@ static void watch_hosts(work_t *w)
 {
     while (!all_over(w) && !w->failed && !w->blind) {
         serve(w);
-        if (w->polls[w->options->host_count + 1].revents != 0)
+        if (w->polls[w->options.host_count + 1].revents != 0)
             return; /* our parent has died */
         if (!w->started && !w->failed && all_ready(w))
             go(w);
@@ -560,7 +484,7 @@ static void watch_hosts(work_t *w)
 
 static bool all_flushed(const work_t *w)
 {
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         if (!w->hosts[i].flushed && !w->hosts[i].gone)
             return false;
     return true;
@@ -574,48 +498,71 @@ static void leave(work_t *w)
     int64_t until = run_now_ns() + LAST_WORDS_NS;
     int signals = w->verdict.signals;
 
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         if (!w->hosts[i].done)
             close_input(&w->hosts[i]);
     while (!all_flushed(w) && w->verdict.signals == signals && !w->blind) {
         serve(w);
-        if (w->polls[w->options->host_count + 1].revents != 0)
+        if (w->polls[w->options.host_count + 1].revents != 0)
             break;
         heed_time(w);
-        for (int i = 0; i < w->options->host_count && run_now_ns() >= until; i++)
+        for (int i = 0; i < w->options.host_count && run_now_ns() >= until; i++)
             if (!w->hosts[i].done && !w->hosts[i].gone)
                 lose(w, &w->hosts[i], "it does not say that its ranks are gone");
     }
-    for (int i = 0; i < w->options->host_count; i++)
+    for (int i = 0; i < w->options.host_count; i++)
         close_input(&w->hosts[i]);
 }
 
-static bool open_work(work_t *w)
+/* Ranks lie by blocks, of one rank more on the first hosts where they do not divide. */
+static void place_ranks(work_t *w)
 {
-    const run_options_t *options = w->options;
-    bool good;
+    const int hosts = w->options.host_count, ranks = w->options.ranks;
 
-    w->relay = run_relay_new(options->host_count, RUN_RELAY_UNTAG);
-    w->hosts = calloc((size_t)options->host_count, sizeof(*w->hosts));
-    w->polls = calloc((size_t)options->host_count + 2, sizeof(*w->polls));
-    if (w->relay == NULL || w->hosts == NULL || w->polls == NULL) {
-        run_say("no memory for %d hosts", options->host_count);
-        return false;
-    }
-    for (int i = 0; i < options->host_count; i++)
-        w->hosts[i] = (host_t){.name = options->hosts[i],
-                               .first = i * options->ranks_per_host,
+    for (int i = 0, first = 0; i < hosts; first += w->hosts[i++].count)
+        w->hosts[i] = (host_t){.name = w->options.hosts[i],
+                               .first = first,
+                               .count = ranks / hosts + (i < ranks % hosts),
                                .to = -1,
                                .news = -1,
                                .gone = true,
                                .heard_ns = run_now_ns()};
-    w->signal_fd = run_signal_fd();
-    good = w->signal_fd >= 0 && run_site_name(&w->site);
-    for (int i = 0; i < options->host_count && good; i++) {
+}
+
+static void order(work_t *w, host_t *host)
+{
+    w->site.first = host->first;
+    w->site.count = host->count;
+    run_order(&host->out, &w->options, &w->site);
+}
+
+static bool open_work(work_t *w)
+{
+    const int hosts = w->options.host_count;
+    bool good;
+
+    w->started = w->failed = w->blind = false;
+    w->begun_ns = run_now_ns();
+    w->killed_ns = 0;
+    w->done_fd = -1;
+    w->site.port = 0;
+    w->verdict = (run_verdict_t){0};
+    w->relay = run_relay_new(hosts, RUN_RELAY_UNTAG);
+    w->hosts = calloc((size_t)hosts, sizeof(*w->hosts));
+    w->polls = calloc((size_t)hosts + 2, sizeof(*w->polls));
+    if (w->relay == NULL || w->hosts == NULL || w->polls == NULL) {
+        run_say("no memory for %d hosts", hosts);
+        return false;
+    }
+    place_ranks(w);
+    w->site.world = w->options.ranks;
+    w->site.respawn = w->options.respawn;
+    good = run_verdict_open(&w->verdict, &w->options);
+    for (int i = 0; i < hosts && good; i++) {
         good = reach(w, &w->hosts[i], i);
         w->hosts[i].gone = !good;
     }
-    for (int i = 0; i < options->host_count && good; i++)
+    for (int i = 0; i < hosts && good; i++)
         order(w, &w->hosts[i]);
     if (good && !run_relay_start(w->relay, &w->done_fd)) {
         run_say("no thread to copy the output with");
@@ -624,9 +571,88 @@ static bool open_work(work_t *w)
     return good;
 }
 
+static void close_work(work_t *w)
+{
+    for (int i = 0; w->hosts != NULL && i < w->options.host_count; i++) {
+        if (w->hosts[i].news >= 0)
+            close(w->hosts[i].news);
+        free(w->hosts[i].in.text);
+        free(w->hosts[i].out.text);
+    }
+    free(w->verdict.ranks);
+    free(w->hosts);
+    free(w->polls);
+    run_relay_free(w->relay);
+    if (w->done_fd >= 0)
+        close(w->done_fd);
+    w->site.begun = true;
+}
+
+/* ---- once, and again on the hosts that are left ---- */
+
+/* A host is lost, all ranks have ended with it, and none by its own decision. */
+static bool may_go_on(const work_t *w)
+{
+    bool lost = false;
+
+    for (int i = 0; i < w->options.host_count; i++)
+        lost |= w->hosts[i].lost;
+    return lost && !w->blind && w->verdict.signals == 0 && !w->verdict.decided &&
+           w->verdict.respawned < w->options.respawn &&
+           (w->started ? all_over(w) : w->site.begun && w->verdict.code == 0);
+}
+
+/* The exit status; *again_out: it is not the end. */
+static int run_once(work_t *w, bool *again_out)
+{
+    *again_out = false;
+    if (open_work(w))
+        watch_hosts(w);
+    else
+        w->failed = true;
+    if (w->hosts != NULL && w->polls != NULL) {
+        *again_out = may_go_on(w);
+        leave(w);
+    }
+    run_verdict_decide(&w->verdict);
+    if ((w->failed || w->blind) && w->verdict.code == 0)
+        w->verdict.code = 1;
+    for (int i = 0; w->hosts != NULL && i < w->options.host_count; i++)
+        if (!w->hosts[i].done && w->hosts[i].pid > 0)
+            (void)kill(-w->hosts[i].pid, SIGKILL);
+    *again_out = run_await_relay(w->done_fd, w->signal_fd, w->life_fd) && *again_out && w->verdict.signals == 0;
+    run_kill_descendants();
+    w->lacks |= w->relay != NULL && run_relay_lacks(w->relay);
+    return w->verdict.code == 0 && w->lacks ? 1 : w->verdict.code;
+}
+
+/* The hosts that are left, with one restart less. false: there is none. */
+static bool leave_lost(work_t *w, char **hosts)
+{
+    const int respawn = w->options.respawn - w->verdict.respawned - 1;
+    int left = 0;
+
+    for (int i = 0; i < w->options.host_count; i++)
+        if (!w->hosts[i].lost)
+            hosts[left++] = w->options.hosts[i];
+    if (left == 0)
+        return false;
+    if (w->hosts[0].lost)
+        w->options.address = NULL; /* that of another host */
+    w->options.hosts = hosts;
+    w->options.host_count = left;
+    w->options.respawn = respawn;
+    run_say("all %d ranks are started again on the %d host%s left (%d restart%s left)", w->options.ranks, left,
+            left == 1 ? "" : "s", respawn, respawn == 1 ? "" : "s");
+    return true;
+}
+
 int run_hosts(const run_options_t *options, int life_fd)
 {
-    work_t w = {.options = options, .signal_fd = -1, .done_fd = -1, .life_fd = life_fd, .begun_ns = run_now_ns()};
+    work_t w = {.options = *options, .signal_fd = run_signal_fd(), .life_fd = life_fd};
+    char **hosts = calloc((size_t)options->host_count, sizeof(*hosts));
+    bool again = hosts != NULL && w.signal_fd >= 0;
+    int code = 1;
 
     sigprocmask(SIG_SETMASK, NULL, &w.old_mask);
     for (int i = 0; i < run_signal_count; i++)
@@ -635,21 +661,11 @@ int run_hosts(const run_options_t *options, int life_fd)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTTOU, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (run_verdict_open(&w.verdict, options) && open_work(&w))
-        watch_hosts(&w);
-    else
-        w.failed = true;
-    if (w.hosts != NULL && w.polls != NULL)
-        leave(&w);
-    run_verdict_decide(&w.verdict);
-    if ((w.failed || w.blind) && w.verdict.code == 0)
-        w.verdict.code = 1;
-    for (int i = 0; w.hosts != NULL && i < options->host_count; i++)
-        if (!w.hosts[i].done && w.hosts[i].pid > 0)
-            (void)kill(-w.hosts[i].pid, SIGKILL);
-    run_await_relay(w.done_fd, w.signal_fd, w.life_fd);
-    run_kill_descendants();
-    if (w.relay != NULL && run_relay_lacks(w.relay) && w.verdict.code == 0)
-        w.verdict.code = 1;
-    return w.verdict.code;
+    while (again && run_site_name(&w.site)) {
+        code = run_once(&w, &again);
+        again = again && leave_lost(&w, hosts);
+        close_work(&w);
+    }
+    free(hosts);
+    return code;
 }

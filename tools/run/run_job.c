@@ -152,7 +152,7 @@ static bool watch_ranks(job_t *job)
     return true;
 }
 
-void run_await_relay(int done_fd, int signal_fd, int life_fd)
+bool run_await_relay(int done_fd, int signal_fd, int life_fd)
 {
     struct pollfd polls[3] = {
         {.fd = done_fd, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}, {.fd = life_fd, .events = POLLIN}};
@@ -160,12 +160,15 @@ void run_await_relay(int done_fd, int signal_fd, int life_fd)
     while (done_fd >= 0) {
         int number;
 
-        if (!run_poll(polls, 3, -1) || polls[0].revents != 0 || polls[2].revents != 0)
-            return;
+        if (!run_poll(polls, 3, -1) || polls[2].revents != 0)
+            return false;
+        if (polls[0].revents != 0)
+            return true;
         while ((number = run_next_signal(signal_fd)) != 0)
             if (number != SIGCHLD)
-                return;
+                return false;
     }
+    return true;
 }
 
 /* ---- the job ---- */

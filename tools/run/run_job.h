@@ -60,8 +60,8 @@ bool run_poll(struct pollfd *polls, int count, int timeout_ms);
  * said. */
 int run_next_signal(int fd);
 /* What the ranks have printed last may still be on its way to someone who reads slowly: waits for
- * that, a signal, or the death of the parent. */
-void run_await_relay(int done_fd, int signal_fd, int life_fd);
+ * that. false: a signal, or the death of the parent, came first. */
+bool run_await_relay(int done_fd, int signal_fd, int life_fd);
 
 /* ---- run_hosts.c, run_agent.c: the same over several hosts ---- */
 int run_hosts(const run_options_t *options, int life_fd);
@@ -90,6 +90,8 @@ void run_relay_lose(run_relay_t *relay, int rank);
 bool run_relay_lacks(run_relay_t *relay);
 /* Starts its thread; done_fd gets end-of-file when everything was copied. false: no thread. */
 bool run_relay_start(run_relay_t *relay, int *done_fd_out);
+/* It was not started, or done_fd had end-of-file. NULL is allowed. */
+void run_relay_free(run_relay_t *relay);
 
 /* ---- run_reap.c: descendants ---- */
 /* Kills every descendant of this process, whatever group or session it has moved to, and waits for

@@ -60,13 +60,23 @@ run_relay_t *run_relay_new(int streams, run_relay_kind_t kind)
     pthread_mutex_init(&relay->mutex, NULL);
     if (relay->streams != NULL && relay->polls != NULL && relay->wake_fd >= 0)
         return relay;
+    run_relay_free(relay);
+    return NULL;
+}
+
+void run_relay_free(run_relay_t *relay)
+{
+    if (relay == NULL)
+        return;
     if (relay->wake_fd >= 0)
         close(relay->wake_fd);
+    for (int i = 0; relay->streams != NULL && i < relay->room; i++)
+        free(relay->streams[i].line);
     pthread_mutex_destroy(&relay->mutex);
     free(relay->streams);
     free(relay->polls);
+    free(relay->out);
     free(relay);
-    return NULL;
 }
 
 void run_relay_prefix(run_relay_t *relay, bool prefix)

@@ -55,7 +55,7 @@ bool run_site_name(run_site_t *site)
         run_say("the system has no random numbers: %s", strerror(errno));
         return false;
     }
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 16 && !site->begun; i++)
         snprintf(site->name + 2 * i, 3, "%02x", random[i]);
     return true;
 }
@@ -176,8 +176,10 @@ static void set_launch(const run_site_t *site, int i, const ends_t *ends, bool a
     if (site->first + i == 0)
         n += snprintf(text + n, sizeof(text) - (size_t)n, ",listen=%d", site->listener);
     if (site->respawn > 0)
-        snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d,tell=%d,memory=%d%s", site->respawn, site->tell[1],
-                 site->memory[i], again ? ",again=1" : "");
+        n += snprintf(text + n, sizeof(text) - (size_t)n, ",respawn=%d,tell=%d,memory=%d", site->respawn, site->tell[1],
+                      site->memory[i]);
+    if (again || site->begun)
+        snprintf(text + n, sizeof(text) - (size_t)n, ",again=1");
     setenv("DUALPIPE_LAUNCH", text, 1);
 }
 

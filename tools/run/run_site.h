@@ -26,6 +26,7 @@ typedef struct run_site {
     /* how many ranks may be started again; then rank 0's socket stays open here, whoever holds it
      * */
     int respawn;
+    bool begun; /* the job ran before, on more hosts: all its ranks are started again */
     bool pipes; /* what the ranks print goes through the relay */
     char **program;
     pid_t *pids; /* [count] 0: not started, or gone */
@@ -38,7 +39,7 @@ typedef struct run_site {
     run_relay_t *relay;
 } run_site_t;
 
-/* Name and secret of a new job. */
+/* Secret of a job, and the name of a new one. */
 bool run_site_name(run_site_t *site);
 /* Listens at `address` (numeric), at a port that the system chooses. */
 bool run_site_listen(run_site_t *site);

@@ -4,7 +4,7 @@
  * and an argument.
  *
  * To the agent, on its standard input:
- *   name, secret, first, count, world, respawn, prefix, wdir, env, arg, address, hint
+ *   name, secret, first, count, world, respawn, begun, prefix, wdir, env, arg, address, hint
  *                                     the order, a word for each item
  *   listen                            rank 0 is yours: open its socket
  *   ordered                           that was all

@@ -8,8 +8,9 @@
 #include <string.h>
 
 #define SIGNAL_FACTOR 5 /* a signal asks for an orderly end: that takes longer than dying */
-/* by convention, the exit code of a rank that ends because another one has died */
+/* by convention, exit codes of a rank that ends because another one has died, or did not come */
 #define PEER_DIED   13
+#define NOBODY_CAME 12
 #define DECISION_NS 200000000
 /* between the deaths of a rank that makes no progress: twice as long each time */
 #define FIRST_PAUSE_NS 100000000ll
@@ -217,8 +218,17 @@ static int weight(const run_end_t *end)
     return end->status == 0 ? 0 : end->status == PEER_DIED ? 1 : 2;
 }
 
+/* What ranks say of a host that is lost may come before that is known. */
+static bool is_decision(const run_verdict_t *v, const run_end_t *end)
+{
+    if (end->how != RUN_EXITED || end->status == PEER_DIED || end->status == NOBODY_CAME)
+        return false;
+    return end->status == 0 || !v->seen || v->first.how != RUN_LOST;
+}
+
 void run_verdict_consider(run_verdict_t *v, const run_end_t *end)
 {
+    v->decided |= is_decision(v, end);
     if (v->code != 0 || weight(end) == 0)
         return;
     if (!v->seen) {

@@ -50,6 +50,7 @@ typedef struct run_verdict {
     run_rank_t *ranks;      /* with respawn */
     int count, waiting;     /* ranks; those that wait to be started again */
     int code;               /* of the first rank that failed; 0: none so far */
+    bool decided;           /* a rank has ended by itself, and not because others had */
     bool seen;              /* `first` is it, unless a better one comes until decide_ns */
     run_end_t first;
     int64_t decide_ns;
