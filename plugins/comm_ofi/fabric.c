@@ -68,15 +68,18 @@ static bool same_host_address(const struct sockaddr *a, const struct sockaddr *b
                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-static void write_address(const struct fi_info *info, char text[INET6_ADDRSTRLEN])
+static void write_socket(const struct sockaddr *address, char text[INET6_ADDRSTRLEN])
 {
-    const struct sockaddr *address = socket_of(info);
-
     text[0] = '\0';
     if (address != NULL && address->sa_family == AF_INET)
         inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)address)->sin_addr, text, INET6_ADDRSTRLEN);
     else if (address != NULL && address->sa_family == AF_INET6)
         inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, text, INET6_ADDRSTRLEN);
+}
+
+static void write_address(const struct fi_info *info, char text[INET6_ADDRSTRLEN])
+{
+    write_socket(socket_of(info), text);
 }
 
 /* The address that this host has on the way to rank 0's: no packet is sent to find it. */
@@ -227,21 +230,71 @@ static struct fi_info *pick(const struct fi_info *list, bool named, const char *
     return best != NULL ? fi_dupinfo(best) : NULL;
 }
 
+/* Takes what fits best now. */
+static int choose_best(dp_comm_t *comm)
+{
+    const char *provider = setting(ENV_PROVIDER);
+    struct fi_info *list = NULL;
+    const int error = ask_provider(provider, false, false, &list);
+
+    if (comm->wire.info != NULL)
+        fi_freeinfo(comm->wire.info);
+    comm->wire.info = pick(list, provider != NULL, setting(ENV_INTERFACE));
+    if (list != NULL)
+        fi_freeinfo(list);
+    return error;
+}
+
+static bool spans_hosts(const dp_comm_t *comm)
+{
+    const dp_host_places_t *places = comm->host->get_service(comm->host, DP_HOST_PLACES);
+
+    for (int32_t r = 1; places != NULL && r < comm->nranks; r++)
+        if (places->host_of[comm->world[r]] != places->host_of[comm->world[0]])
+            return true;
+    return false;
+}
+
+static dp_status_t look_for_way(void *user)
+{
+    dp_comm_t *comm = user;
+
+    (void)choose_best(comm);
+    return comm->wire.info != NULL && is_loopback(socket_of(comm->wire.info)) ? DP_PENDING : DP_OK;
+}
+
+/* An interface that has come up has its address before providers list it. */
+static dp_status_t await_way(dp_comm_t *comm)
+{
+    const dp_host_limits_t *limits = comm->host->get_service(comm->host, DP_HOST_LIMITS);
+    char what[256];
+    struct sockaddr_storage way;
+    dp_status_t status;
+
+    if (setting(ENV_INTERFACE) != NULL || !is_loopback(socket_of(comm->wire.info)) || !spans_hosts(comm) ||
+        !way_to_master(&way))
+        return DP_OK;
+    write_socket((struct sockaddr *)&way, comm->wire.unlisted);
+    snprintf(what, sizeof(what), "rank %d, group %s: libfabric lists no interface at %s, the way to rank 0",
+             comm->world[comm->rank], comm->name, comm->wire.unlisted);
+    comm->host->log(comm->host, DP_LOG_INFO, "comm_ofi", what);
+    /* the others wait for us as long as for anything */
+    status = comm->host->poll(comm->host, look_for_way, comm, limits != NULL ? limits->hang_ns / 2 : 0, what);
+    return status == DP_ERR_TIMEOUT ? DP_OK : status; /* check_reach says so */
+}
+
 static dp_status_t choose_provider(dp_comm_t *comm)
 {
-    const char *provider = setting(ENV_PROVIDER), *interface = setting(ENV_INTERFACE);
     struct fi_info *list = NULL;
     int error;
 
     if (debug_check(comm->host, "ofi", "stage") < 0)
         return DP_ERR_INVALID;
-    error = ask_provider(provider, false, false, &list);
-    comm->wire.info = pick(list, provider != NULL, interface);
-    if (list != NULL)
-        fi_freeinfo(list);
+    error = choose_best(comm);
+    if (comm->wire.info != NULL)
+        DO(await_way(comm));
     if (comm->wire.info == NULL)
-        return refuse_none(comm, provider, interface, error);
-    list = NULL;
+        return refuse_none(comm, setting(ENV_PROVIDER), setting(ENV_INTERFACE), error);
     comm->wire.delivery = ask_provider(comm->wire.info->fabric_attr->prov_name, true, false, &list) == 0;
     if (list != NULL)
         fi_freeinfo(list);
@@ -508,6 +561,7 @@ dp_status_t ofi_fabric_describe(dp_comm_t *comm, record_t *record)
     record->name_bytes = (uint32_t)bytes;
     memcpy(record->provider, w->provider, sizeof(record->provider));
     memcpy(record->host, w->host, sizeof(record->host));
+    memcpy(record->unlisted, w->unlisted, sizeof(record->unlisted));
     record->library = fi_version();
     record->scatter = w->scatter;
     record->direct = w->direct;
@@ -519,15 +573,18 @@ static dp_status_t check_reach(const dp_comm_t *comm, int32_t rank, const record
 {
     const wire_t *w = &comm->wire;
     int32_t lo = w->loopback ? comm->rank : rank;
+    const char *unlisted = w->loopback ? w->unlisted : record->unlisted;
 
     if (!(w->loopback || record->loopback) || memcmp(w->host, record->host, sizeof(w->host)) == 0)
         return DP_OK;
     return DP_FAIL(
         comm->host, DP_ERR_UNSUPPORTED,
         "rank %d, group %s: ranks %d and %d are on different hosts, but rank %d has a loopback address, which "
-        "nobody else can reach: set " ENV_INTERFACE " there to an interface or address of its network, or "
+        "nobody else can reach%s%s%s: set " ENV_INTERFACE " there to an interface or address of its network, or "
         "MASTER_ADDR to an address of rank 0's host that is not a loopback one",
-        comm->world[comm->rank], comm->name, comm->world[comm->rank], comm->world[rank], comm->world[lo]);
+        comm->world[comm->rank], comm->name, comm->world[comm->rank], comm->world[rank], comm->world[lo],
+        unlisted[0] != '\0' ? " (libfabric does not list " : "", unlisted,
+        unlisted[0] != '\0' ? ", its address towards rank 0: is that interface up?)" : "");
 }
 
 dp_status_t ofi_fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record)
@@ -535,7 +592,8 @@ dp_status_t ofi_fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record
     wire_t *w = &comm->wire;
 
     if (record->name_bytes == 0 || record->name_bytes > sizeof(record->name) ||
-        memchr(record->provider, '\0', sizeof(record->provider)) == NULL)
+        memchr(record->provider, '\0', sizeof(record->provider)) == NULL ||
+        memchr(record->unlisted, '\0', sizeof(record->unlisted)) == NULL)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d, group %s: rank %d announces no valid address",
                        comm->world[comm->rank], comm->name, comm->world[rank]);
     if (record->direct != (uint32_t)w->direct)

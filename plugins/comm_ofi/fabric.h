@@ -9,7 +9,8 @@
 /* What ranks tell each other through the boot service, in each round. */
 typedef struct record {
     char provider[64];
-    char host[128]; /* whose loopback addresses are the same */
+    char host[128];    /* whose loopback addresses are the same */
+    char unlisted[48]; /* wire_t */
     unsigned char name[ADDRESS_BYTES];
     uint64_t address, key, bytes;
     uint32_t name_bytes;

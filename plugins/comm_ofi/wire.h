@@ -130,6 +130,7 @@ typedef struct wire {
     bool direct;
     char staged[128]; /* why not */
     bool loopback;
+    char unlisted[48];   /* this host's address towards rank 0, which no provider had */
     bool delivery;       /* a put can be finished when it has been placed, not when it has left */
     size_t inject_bytes; /* most that one call copies */
     size_t whole_bytes;  /* most that a write carries which rings a bell */

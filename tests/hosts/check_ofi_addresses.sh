@@ -69,6 +69,24 @@ fails "an address of one host alone" '' \
     DUALPIPE_OFI_INTERFACE=10.77.1.1
 fails "loopback on one of the hosts" 'env DUALPIPE_OFI_INTERFACE=lo' \
     'ranks [01] and [01] are on different hosts, but rank 1 has a loopback address, which nobody else can reach: set DUALPIPE_OFI_INTERFACE' A=
+# Host 2 has an address on eth0 before that interface runs; until then eth1 leads to it.
+case="an interface that comes late"
+hosts_run 1 ip route replace 10.77.0.2/32 dev eth1 src 10.77.0.1
+hosts_run 2 ip route replace 10.77.0.1/32 dev eth1 src 10.77.0.2
+hosts_switch 'ip link set p2n0 down'
+fails "an interface that does not run" '' 'rank 1 has a loopback address, which nobody else can reach (libfabric does not list 10.77.0.2, its address towards rank 0: is that interface up?)' \
+    FI_TCP_IFACE=eth0 DUALPIPE_TIMEOUT_SCALE=0.1
+: >"$hosts_work/only"
+{
+    sleep 2
+    hosts_switch 'ip link set p2n0 up'
+} &
+late=$!
+try FI_TCP_IFACE=eth0 || complain "fails"
+wait $late
+hosts_run 1 ip route del 10.77.0.2/32
+hosts_run 2 ip route del 10.77.0.1/32
+
 fails "no such provider" '' 'offers no provider "nonesuch" with one-sided writes' DUALPIPE_OFI_PROVIDER=nonesuch
 fails "another provider on one of the hosts" 'env DUALPIPE_OFI_PROVIDER=sockets' \
     'rank [01] uses libfabric provider .*, rank [01] uses .*: set DUALPIPE_OFI_PROVIDER to the same on all hosts' A=

@@ -114,7 +114,7 @@ static const option_row_t run_options[] = {
      .at = offsetof(run_options_t, respawn),
      .most = MAX_RANKS,
      .help =
-         "start up to N ranks again that a signal has ended (a crash, a kill), each in the place of the one that died, for programs that recover from that (train_moe; recover.h) [0]; on the host where it died, at once or, without progress since it died before, after 0.1 to 10 s"},
+         "start up to N ranks again that a signal has ended (a crash, a kill), each in the place of the one that died, for programs that recover from that (train_moe; recover.h) [0]; on the host where it died, at once or, without progress since it died before, after 0.1 to 10 s; when a host is lost, all ranks on the hosts left"},
     {.name = "verbose",
      .kind = OPTION_FLAG,
      .at = offsetof(run_options_t, verbose),
