@@ -107,6 +107,7 @@ for layout in '--schedule 1f1b --ep 2' '--schedule dualpipev' '--zero 1'; do
     same_losses "$work/losses"
     grep -q 'MiB of it are two copies of its state' "$work/out" || complain "$name: the memory of the copies is not announced"
     [ "$(grep -c 'started again' "$work/err")" -eq 7 ] || complain "$name: not 7 deaths"
+    [ "$(grep -c 'step  *1/' "$work/out")" -eq 1 ] || complain "$name: it began anew"
 done
 
 # Where nobody holds the state of the dead rank, all say so.
@@ -140,6 +141,15 @@ for layout in '--schedule 1f1b --buddy 0' '--ep 2 --eplb 40 --skew 0.3'; do
     same_losses "$work/losses"
     grep -q 'resumed after [1-9]' "$work/out" || complain "$name: not resumed"
     grep -q 'a checkpoint has to be read' "$work/err" || complain "$name: not said"
+done
+
+# Without one a run with --eplb says at start that it survives no death.
+for folder in '' "--checkpoint $work/ck --every 1"; do
+    rm -rf "$work/ck"
+    begin "eplb $folder" 1 2 --steps 2 --val-every 2 --ep 2 --eplb 1 $folder
+    end 0
+    [ "$(grep -c 'with --eplb and without --checkpoint a rank that dies ends the run' "$work/err")" -eq "$([ -n "$folder" ]; echo $?)" ] ||
+        complain "$name: said, or not said"
 done
 
 # Both mirrors of DualPipe; then one, whose state the other has, so that no checkpoint is read.

@@ -3,15 +3,18 @@
  * failing_calls.c: a library for LD_PRELOAD: the n-th call of a function of libc fails in a process
  * of a job.
  *
- *   DP_FAIL_TALLY=FILE    of DP_FAIL_CALLS counters and one for the calls that failed (uint64_t),
- *                         shared by all
+ *   DP_FAIL_TALLY=FILE    4 KiB, shared by all: DP_FAIL_CALLS counters (uint64_t) and one for the
+ *                         calls that failed; the last is for the calls, and looks at the clock, of
+ *                         DP_FAIL_CALL=any
  *   DP_FAIL_WHO=RANK      only in the process with this RANK in its environment; "launcher": in
- *                         those without one
- *   DP_FAIL_CALL=NAME     of the function. Without it calls are counted only
+ *                         those without one; "ranks": in those with one
+ *   DP_FAIL_CALL=NAME     of the function; any: whatever it is. Without it calls are counted only
  *   DP_FAIL_AT=N          its first call to fail, from 1
  *   DP_FAIL_ON=1          and all that follow
  *   DP_FAIL_ERRNO=N       instead of the one in failing_calls.h
  *   DP_FAIL_SLEEP_MS=N    it succeeds, but only after so long
+ *   DP_FAIL_SIGNAL=N      it does not fail: the process sends itself this signal. Not in a rank that
+ *                         was started again
  *   DP_FAIL_PATH=TEXT     for pwrite, fsync, open, mkdir and rename: only where the file's path
  *                         contains it
  *   DP_FAIL_FROM=TEXT     calls count that libraries make whose path contains it
@@ -28,6 +31,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -59,7 +63,8 @@ static struct {
     _Atomic uint64_t *tally; /* NULL: this process is let alone */
     int call, error;
     uint64_t at;
-    bool on;
+    bool on, any;
+    int signal;
     long sleep_ms;
     const char *path, *from;
 } plan;
@@ -85,12 +90,16 @@ static bool fails_at(int call, void *caller)
 
     if (plan.tally == NULL || !counts(caller))
         return false;
-    nth = atomic_fetch_add(&plan.tally[call], 1) + 1;
-    if (call != plan.call || nth < plan.at || (nth > plan.at && !plan.on))
+    nth = atomic_fetch_add(&plan.tally[plan.any ? DP_FAIL_ANY : call], 1) + 1;
+    if ((call != plan.call && !plan.any) || nth < plan.at || (nth > plan.at && !plan.on))
         return false;
     atomic_fetch_add(&plan.tally[DP_FAIL_CALLS], 1);
     if (plan.sleep_ms > 0) {
         nanosleep(&(struct timespec){plan.sleep_ms / 1000, plan.sleep_ms % 1000 * 1000000}, NULL);
+        return false;
+    }
+    if (plan.signal != 0) {
+        kill(getpid(), plan.signal);
         return false;
     }
     errno = plan.error;
@@ -115,6 +124,17 @@ static bool fails_on(int call, int fd, void *caller)
     return fails_for(call, path, caller);
 }
 
+static bool is_meant(const char *who)
+{
+    const char *rank = getenv("RANK"), *launch = getenv("DUALPIPE_LAUNCH");
+
+    if (plan.signal != 0 && launch != NULL && strstr(launch, ",again=") != NULL)
+        return false;
+    if (who == NULL || strcmp(who, "ranks") == 0)
+        return who == NULL || rank != NULL;
+    return strcmp(who, rank != NULL ? rank : "launcher") == 0;
+}
+
 __attribute__((constructor)) static void begin(void)
 {
     static const struct {
@@ -125,13 +145,15 @@ __attribute__((constructor)) static void begin(void)
         DP_FAIL_EACH(CALL)
 #undef CALL
     };
-    const char *who = getenv("DP_FAIL_WHO"), *rank = getenv("RANK"), *file = getenv("DP_FAIL_TALLY");
-    const char *text = getenv("DP_FAIL_CALL");
+    const char *file = getenv("DP_FAIL_TALLY"), *text = getenv("DP_FAIL_SIGNAL");
     void *map;
     int fd;
 
-    if (file == NULL || (who != NULL && strcmp(who, rank != NULL ? rank : "launcher") != 0))
+    plan.signal = text != NULL ? atoi(text) : 0;
+    if (file == NULL || !is_meant(getenv("DP_FAIL_WHO")))
         return;
+    text = getenv("DP_FAIL_CALL");
+    plan.any = text != NULL && strcmp(text, "any") == 0;
     plan.call = -1;
     for (int i = 0; i < DP_FAIL_CALLS && text != NULL; i++)
         if (strcmp(text, calls[i].name) == 0)
@@ -305,6 +327,14 @@ void *dlopen(const char *file, int flags)
     NEXT(dlopen);
     /* so that dlerror() has something to say */
     return next(FAILS(dlopen) ? "/nowhere/failing_calls" : file, flags);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *time)
+{
+    NEXT(clock_gettime);
+    if (plan.any)
+        (void)fails_at(-1, CALLER);
+    return next(clock, time);
 }
 
 /* ---- network ---- */

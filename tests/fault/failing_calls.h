@@ -65,7 +65,8 @@ enum {
 #define CALL(name, error) +1
     DP_FAIL_CALLS = 0 DP_FAIL_EACH(CALL),
 #undef CALL
-    DP_FAIL_TALLY_BYTES = (DP_FAIL_CALLS + 1) * sizeof(uint64_t)
+    DP_FAIL_ANY = 511, /* the last counter */
+    DP_FAIL_TALLY_BYTES = 4096
 };
 
 #endif
