@@ -29,6 +29,8 @@ with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", bufferin
         if not mode.startswith("rw") or inode != "0":
             continue
         first, last = (int(x, 16) for x in span.split("-"))
+        if last - first > 1 << 30:  # a sanitizer's own
+            continue
         try:  # the run may end meanwhile
             memory.seek(first)
             there = memory.read(last - first)
