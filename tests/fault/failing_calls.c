@@ -13,7 +13,7 @@
  *   DP_FAIL_ON=1          and all that follow
  *   DP_FAIL_ERRNO=N       instead of the one in failing_calls.h
  *   DP_FAIL_SLEEP_MS=N    it succeeds, but only after so long
- *   DP_FAIL_SIGNAL=N      it does not fail: the process sends itself this signal. Not in a rank that
+ *   DP_FAIL_SIGNAL=N      it does not fail: the process sends itself this signal. Not a rank that
  *                         was started again
  *   DP_FAIL_PATH=TEXT     for pwrite, fsync, open, mkdir and rename: only where the file's path
  *                         contains it
