@@ -647,17 +647,26 @@ static void watch_guard(dp__process_t *p, const dp__connection_t *c)
     p->hub.guards[c->rank] = fd + 1;
 }
 
+/* Whoever has no connection has died, or has let go of it before us. */
+static bool is_alive(const dp__process_t *p, int32_t r)
+{
+    const dp__peer_t peer = dp__peer(p, r);
+    const char state = peer.pid != 0 && dp__same_place(p, &peer) ? dp__process_state(peer.pid) : '\0';
+
+    return state != '\0' && state != 'Z' && state != 'X';
+}
+
 void dp__hub_remember(dp__process_t *p)
 {
     dp__hub_drop_guards(p);
     for (int32_t r = 1; r < p->group.size; r++) {
         const dp__connection_t *c = p->contacts[r].connection;
+        const bool joined = c != NULL && c->phase == DP__PHASE_JOINED;
         bool guarded = dp__is_near(p, r);
 
-        p->hub.before[r] = (dp__peer_t){r, 0, -1, 0};
-        if (c == NULL || c->phase != DP__PHASE_JOINED)
+        p->hub.before[r] = joined || is_alive(p, r) ? dp__peer(p, r) : (dp__peer_t){r, 0, -1, 0};
+        if (!joined)
             continue;
-        p->hub.before[r] = dp__peer(p, r);
         for (int32_t other = 1; other < r && !guarded; other++)
             guarded = p->hub.guards[other] != 0 && dp__same_machine(p, r, other);
         if (!guarded)

@@ -81,7 +81,7 @@ sort -u "$work/crossing" | awk '
             print folder, $1
     }' "$work/prefixes" - >"$work/found"
 if [ -n "$objects" ] && [ -n "${DP_TEST_OBJECTS:-}" ]; then
-    ${NM:-nm} -g $DP_TEST_OBJECTS | sed -n 's/^[0-9a-f]* [A-TV-Z] \([^@ ]*\)$/libdualpipe \1/p' | grep -v ' dp_' >>"$work/found" || true
+    ${NM:-nm} -g $DP_TEST_OBJECTS | sed -n 's/^[0-9a-f]* [A-TV-Z] \([^@ ]*\)$/libdualpipe \1/p' | grep -v -e ' dp_' -e ' __odr_asan\.' >>"$work/found" || true
 fi
 awk '$2 != "main" { print $2, $3 }' "$work/functions" | sort -u | awk '{ n[$1]++ } END { for (name in n) if (n[name] > 3) print "several", name }' \
     >>"$work/found"
