@@ -664,7 +664,8 @@ int run_hosts(const run_options_t *options, int life_fd)
     while (again && run_site_name(&w.site)) {
         code = run_once(&w, &again);
         again = again && leave_lost(&w, hosts);
-        close_work(&w);
+        if (again) /* else the relay may still be copying, and we end */
+            close_work(&w);
     }
     free(hosts);
     return code;
