@@ -227,7 +227,9 @@ dp_status_t dp__buddy_begin(dp_pipeline_t *p)
     b->stamp = (uint64_t)b->holds << 32 | p->recovery.step;
     clear_stamp(b, (int)(b->holds % DP__COPIES));
     w.at = copy_at(b, b->holds);
+    DO(p->device_vt->stamp(b->stream, &b->begin_ns));
     DO(dp__walk_state(p, DP__MOVE_CHUNKS | DP__MOVE_SHARED, copy_out, &w));
+    DO(p->device_vt->stamp(b->stream, &b->end_ns));
     return p->device_vt->copy(b->stream, &b->head->stamp[b->holds % DP__COPIES], &b->stamp, sizeof(b->stamp));
 }
 
@@ -236,7 +238,12 @@ dp_status_t dp__buddy_finish(dp_pipeline_t *p)
     if (p->buddy.head == NULL)
         return DP_OK;
     DO(dp__buddy_begin(p));
-    return p->buddy.stream != NULL ? p->device_vt->synchronize(p->buddy.stream, -1) : DP_OK;
+    if (p->buddy.stream == NULL)
+        return DP_OK;
+    DO(p->device_vt->synchronize(p->buddy.stream, -1));
+    dp_log(DP_LOG_DEBUG, "engine", "buddy: the state of step %u copied in %.3f ms", (uint32_t)p->buddy.stamp,
+           1e-6 * (double)(p->buddy.end_ns - p->buddy.begin_ns));
+    return DP_OK;
 }
 
 void dp__buddy_rest(dp_pipeline_t *p)

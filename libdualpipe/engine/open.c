@@ -207,8 +207,8 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
 static void close_epoch(dp_pipeline_t *p, void (*tell)(void *user))
 {
     dp__graphs_close(p);
-    if (!p->run.failed)
-        (void)dp__gather_finish(p); /* closing streams cuts off what is on them */
+    if (!p->run.failed && dp__gather_finish(p) < 0) /* closing streams cuts off what is on them */
+        dp_log(DP_LOG_WARN, "engine", "closed without its last gather: %s", dp_last_error());
     p->gathering = false;
     dp__buddy_rest(p);
     for (int32_t i = 0; i < dp__stream_count(p); i++)

@@ -68,6 +68,7 @@ typedef struct dp__buddy {
     dp_stream_t *stream;         /* NULL: nothing was copied in this epoch */
     uint32_t holds;              /* what was copied latest, or is being copied; 0: nothing */
     uint64_t stamp;              /* is copied last */
+    int64_t begin_ns, end_ns;    /* of the copy on its stream, for reports */
 } dp__buddy_t;
 
 /* Whether a rank's copy counts where it dies: the same on all ranks. */
