@@ -176,6 +176,7 @@ static struct fi_info *make_hints(const char *provider, bool delivery, bool devi
 static dp_status_t refuse_none(const dp_comm_t *comm, const char *provider, const char *interface, int error)
 {
     const dp_host_t *host = comm->host;
+    const char *filter = setting("FI_PROVIDER"); /* libfabric's own */
 
     if (interface != NULL && error == 0)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
@@ -191,9 +192,10 @@ static dp_status_t refuse_none(const dp_comm_t *comm, const char *provider, cons
     return DP_FAIL(
         host, DP_ERR_UNSUPPORTED,
         "rank %d, group %s: libfabric %u.%u has no provider here with one-sided writes that carry completion "
-        "data (%s): see fi_info, and choose with " ENV_PROVIDER,
+        "data (%s)%s%s: see fi_info, and choose with " ENV_PROVIDER,
         comm->world[comm->rank], comm->name, FI_MAJOR(fi_version()), FI_MINOR(fi_version()),
-        error != 0 ? fi_strerror(-error) : "none fits");
+        error != 0 ? fi_strerror(-error) : "none fits",
+        filter != NULL ? ", and offers no others with FI_PROVIDER=" : "", filter != NULL ? filter : "");
 }
 
 static int ask_provider(const char *provider, bool delivery, bool device, struct fi_info **list_out)
@@ -382,8 +384,12 @@ static void choose_direct(dp_comm_t *comm)
 static dp_status_t refuse_fabric(const dp_comm_t *comm, const char *what, int error)
 {
     return DP_FAIL(comm->host, error == -FI_ENOMEM || error == -FI_EMFILE ? DP_ERR_NOMEM : DP_ERR_IO,
-                   "rank %d, group %s: libfabric provider %s cannot open %s: %s", comm->world[comm->rank], comm->name,
-                   comm->wire.provider, what, fi_strerror(-error));
+                   "rank %d, group %s: libfabric provider %s cannot open %s: %s%s", comm->world[comm->rank], comm->name,
+                   comm->wire.provider, what, fi_strerror(-error),
+                   error == -FI_EADDRINUSE || error == -FI_EADDRNOTAVAIL
+                       ? " (no port is free: net.ipv4.ip_local_port_range has them, or "
+                         "FI_TCP_PORT_LOW_RANGE and FI_TCP_PORT_HIGH_RANGE)"
+                       : "");
 }
 
 static void name_host(char text[128])

@@ -88,6 +88,12 @@ hosts_run 1 ip route del 10.77.0.2/32
 hosts_run 2 ip route del 10.77.0.1/32
 
 fails "no such provider" '' 'offers no provider "nonesuch" with one-sided writes' DUALPIPE_OFI_PROVIDER=nonesuch
+fails "a filter of libfabric's" '' 'and offers no others with FI_PROVIDER=verbs: see fi_info' DUALPIPE_OFI_PROVIDER= FI_PROVIDER=verbs
+case="two ranks and one port"
+hosts_run 1 env FI_TCP_PORT_LOW_RANGE=41000 FI_TCP_PORT_HIGH_RANGE=41000 "$DP_TEST_BUILDDIR/tests/conform/test_conform_comm" \
+    --mode processes --plugin comm_ofi messages_arrive_in_order_and_whole >"$hosts_work/out" 2>&1 9>&- && complain "passes"
+grep -q 'cannot open an endpoint: .* (no port is free: net.ipv4.ip_local_port_range has them, or FI_TCP_PORT_LOW_RANGE' "$hosts_work/out" ||
+    complain "nobody says which ports there are"
 fails "another provider on one of the hosts" 'env DUALPIPE_OFI_PROVIDER=sockets' \
     'rank [01] uses libfabric provider .*, rank [01] uses .*: set DUALPIPE_OFI_PROVIDER to the same on all hosts' A=
 
