@@ -89,6 +89,23 @@ done
 kill -KILL "$job" "$thief"
 wait "$job" "$thief" 2>/dev/null
 
+# Where all ranks were started again, what holds the lock may be what is left of them on a lost host: they wait, and not for ever.
+rm -rf "$folder"
+DUALPIPE_TIMEOUT_SCALE=$(awk "BEGIN { print 0.05 * $scale }") begin waiting
+rm "$folder/.lock"
+(flock -x 9 && exec sleep 1000) 9>"$folder/.lock" &
+thief=$!
+kill -KILL "$(member 0)" "$(member 1)"
+begun=$(date +%s)
+status=0
+wait "$job" || status=$?
+took=$(($(date +%s) - begun))
+[ "$status" -eq 2 ] || complain "status $status after a lock that never came free"
+[ "$took" -ge $((4 * scale)) ] && [ "$took" -le $((20 * scale)) ] || complain "the lock was waited for during $took s"
+grep -q "another job saves into $folder.*which has up to 120 s to end" "$work/first" || complain "not said what is waited for: $(tail -n 3 "$work/first")"
+kill -KILL "$thief"
+wait "$thief" 2>/dev/null
+
 # Two that begin together: one trains to its end, the other is refused, and all that is there is of the first.
 for n in 1 2 3; do
     rm -rf "$folder"

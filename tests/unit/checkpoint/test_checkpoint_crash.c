@@ -5,6 +5,7 @@
  * disk may be in after each of them is made and loaded. What was not synced may be there, not
  * there, half there or zeros; names that were not synced as well, in any order. And each call fails
  * in turn. */
+#include "checkpoint/files.h"
 #include "recorder.h"
 #include "saved.h"
 #include "tests/support/files.h"
@@ -145,8 +146,10 @@ static void bounds(int cut, uint64_t *least, uint64_t *most)
         *most = *least;
 }
 
-static void check_state(const int fates[], int cut, unsigned random, const char *folder)
+/* below: what the folder of checkpoints is called in that which is watched. */
+static void check_state(const int fates[], int cut, unsigned random, const char *top, const char *below)
 {
+    char folder[PATH_BYTES];
     static disk_t disk;
     uint64_t least, most, step = 0;
     dp_status_t status;
@@ -156,8 +159,9 @@ static void check_state(const int fates[], int cut, unsigned random, const char 
     for (int i = 0; i < cut; i++)
         if (fates[i] != LOST)
             apply(&disk, &records[i], fates[i], &random);
-    files_remove(folder);
-    put_folder(&disk, 0, folder);
+    files_remove(top);
+    put_folder(&disk, 0, top);
+    files_path(folder, top, below);
     for (int i = 0; i < NODES_MOST; i++)
         free(disk.data[i]);
     bounds(cut, &least, &most);
@@ -169,7 +173,7 @@ static void check_state(const int fates[], int cut, unsigned random, const char 
         ck_assert_msg(saved_read(folder, step) == DP_OK, "cut %d: step %d: %s", cut, (int)step, dp_last_error());
 }
 
-static int check_cut(int cut, const char *folder)
+static int check_cut(int cut, const char *top, const char *below)
 {
     int fates[RECORDS_MOST], loose[RECORDS_MOST], n = 0, states = 0;
     unsigned random = 1;
@@ -185,7 +189,7 @@ static int check_cut(int cut, const char *folder)
             for (int other = LOST; other <= (odd < 0 ? LOST : THERE); other++) {
                 for (int k = 0; k < n; k++)
                     fates[loose[k]] = k == odd ? other : rest;
-                check_state(fates, cut, 1, folder);
+                check_state(fates, cut, 1, top, below);
                 states++;
             }
     for (int s = 0; s < RANDOM_STATES && n > 1; s++) {
@@ -193,20 +197,26 @@ static int check_cut(int cut, const char *folder)
             random = random * 1664525u + 1013904223u;
             fates[loose[k]] = LOST + (int)(random >> 16) % 4;
         }
-        check_state(fates, cut, random, folder);
+        check_state(fates, cut, random, top, below);
         states++;
     }
     return states;
 }
 
+/* The folder is there, or the run makes it. */
 START_TEST(a_power_cut)
 {
-    char folder[PATH_BYTES], made[PATH_BYTES];
+    const char *below = _i == 0 ? "." : "run";
+    char top[PATH_BYTES], folder[PATH_BYTES], made[PATH_BYTES];
     int states = 0;
 
-    files_folder(folder);
+    files_folder(top);
     files_folder(made);
-    recorder_begin(folder);
+    recorder_begin(top);
+    files_path(folder, top, below);
+    if (_i == 0)
+        strcpy(folder, top);
+    ck_assert_int_eq(dp__folder_begin(folder), DP_OK);
     for (int step = 1; step <= 3; step++) {
         ck_assert_int_eq(saved_all(folder, (uint64_t)(step < 3 ? step : 2)),
                          DP_OK); /* the last takes the place of one */
@@ -215,11 +225,11 @@ START_TEST(a_power_cut)
     }
     ck_assert_int_gt(nrecords, 60);
     for (int cut = 0; cut <= nrecords; cut++)
-        states += check_cut(cut, made);
+        states += check_cut(cut, made, below);
     printf("%d calls, %d states\n", nrecords, states);
     ck_assert_int_gt(states, 1000);
     recorder_end();
-    files_remove(folder);
+    files_remove(top);
     files_remove(made);
 }
 END_TEST
@@ -272,7 +282,7 @@ int main(void)
     TCase *tc = tcase_create("loops");
 
     tcase_set_timeout(tc, 60);
-    tcase_add_test(tc, a_power_cut);
+    tcase_add_loop_test(tc, a_power_cut, 0, 2);
     tcase_add_loop_test(tc, every_call_fails, 0, 2);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

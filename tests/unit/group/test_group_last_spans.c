@@ -6,7 +6,9 @@
 #include "tests/support/two_ranks.h"
 #include "timeline/timeline.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { RECORDS = 100 };
 
@@ -178,6 +180,34 @@ START_TEST(another_host_tells_and_its_clock_is_bounded_by_the_round_trip)
 }
 END_TEST
 
+/* Both names can be guessed, and somebody has put links there. */
+START_TEST(no_link_is_followed)
+{
+    char folder[] = "/tmp/last_spans_XXXXXX", path[64], part[96], prey[64], text[DP__LAST_SPANS_TEXT];
+    struct stat st;
+    rig_t rig;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/hang.json", folder);
+    snprintf(part, sizeof(part), "%s.part-%d", path, (int)gettid());
+    snprintf(prey, sizeof(prey), "%s/prey", folder);
+    ck_assert_int_eq(close(open(prey, O_WRONLY | O_CREAT, 0600)), 0);
+    ck_assert_int_eq(symlink(prey, path), 0);
+    ck_assert_int_eq(symlink(prey, part), 0);
+    setenv("DUALPIPE_HANG_TRACE", path, 1);
+    open_rig(&rig);
+    (void)dp__last_spans_take(&rig.recorder, 1, rig.hub->last.timeline, 1);
+    dp__last_spans_name(&rig.hub->last, text, sizeof(text));
+    dp__last_spans_write(&rig.hub->last);
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISREG(st.st_mode) && st.st_size > 0);
+    ck_assert_int_eq(stat(prey, &st), 0);
+    ck_assert_int_eq(st.st_size, 0);
+    ck_assert_int_eq(remove(path) + remove(prey) + rmdir(folder), 0);
+    close_rig(&rig);
+}
+END_TEST
+
 START_TEST(a_file_is_named_before_it_is_there_and_then_it_is_whole)
 {
     char folder[] = "/tmp/last_spans_XXXXXX", path[64], text[DP__LAST_SPANS_TEXT], head[16] = "";
@@ -311,6 +341,7 @@ int main(void)
     SUITE_ADD(suite, a_step_that_began_first_and_ended_last_is_kept);
     SUITE_ADD(suite, a_rank_that_has_ended_is_not_left_out);
     SUITE_ADD(suite, another_host_tells_and_its_clock_is_bounded_by_the_round_trip);
+    SUITE_ADD(suite, no_link_is_followed);
     SUITE_ADD(suite, a_file_is_named_before_it_is_there_and_then_it_is_whole);
     SUITE_ADD(suite, who_is_late_leaves_the_file_of_the_first_alone);
     SUITE_ADD(suite, rank_0_waits_for_the_last_spans_as_well);
