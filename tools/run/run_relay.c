@@ -39,6 +39,8 @@ struct run_relay {
     bool lacks; /* output was dropped */
     int room, wake_fd;
     int done_fd; /* closed at the end */
+    pthread_t thread;
+    bool started; /* it; run_relay_free joins it */
     stream_t *streams;
     struct pollfd *polls; /* [room + 1] */
     char *out;
@@ -68,6 +70,8 @@ void run_relay_free(run_relay_t *relay)
 {
     if (relay == NULL)
         return;
+    if (relay->started)
+        pthread_join(relay->thread, NULL);
     if (relay->wake_fd >= 0)
         close(relay->wake_fd);
     for (int i = 0; relay->streams != NULL && i < relay->room; i++)
@@ -364,18 +368,17 @@ static void *relay_main(void *argument)
 
 bool run_relay_start(run_relay_t *relay, int *done_fd_out)
 {
-    pthread_t thread;
     int ends[2];
 
     if (pipe2(ends, O_CLOEXEC) != 0)
         return false;
     relay->done_fd = ends[1];
-    if (pthread_create(&thread, NULL, relay_main, relay) != 0) {
+    relay->started = pthread_create(&relay->thread, NULL, relay_main, relay) == 0;
+    if (!relay->started) {
         close(ends[0]);
         close(ends[1]);
         return false;
     }
-    pthread_detach(thread);
     *done_fd_out = ends[0];
     return true;
 }
