@@ -119,6 +119,23 @@ sleep 0.3
 kill -s TERM "$job"
 expect_end 143 2000
 require err 'was ended by signal 15'
+# A rank that saves has the time it takes, also where one signal reaches all processes of the launcher (killall).
+for hit in launcher all; do
+    begin "saving.$hit" -n 2 --grace 0.1 -- sh -c 'trap "sleep 1.5; echo saved; exit 75" TERM; echo ready; while :; do sleep 0.1; done'
+    await_lines 2 ready
+    [ "$hit" = launcher ] || kill -s TERM "$(child_of "$job")"
+    sleep 0.2
+    kill -s TERM "$job"
+    expect_end 75 4000
+    [ "$(grep -c '\] saved$' "$work/out")" -eq 2 ] || complain "ranks were killed while they saved"
+    require err 'Terminated: passed on to the ranks; waiting for them to end (a second signal kills them)'
+done
+# Once a rank has failed behind the signal, the others have five times the grace.
+begin behind -n 2 --grace 0.1 -- sh -c 'test $RANK = 0 || trap "exit 7" TERM; test $RANK = 1 || trap "" TERM; echo ready; while :; do sleep 0.1; done'
+await_lines 2 ready
+kill -s TERM "$job"
+expect_end 7 2000
+require err '1 rank did not end in time: killed'
 
 # ---- the command itself, with grandchildren that try to get away ----
 litter='sleep 1000 & setsid sleep 1000 & setsid sh -c "sleep 1000 & sleep 1000" & echo ready; '

@@ -185,7 +185,7 @@ const command_t command_run = {
         "\n"
         "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The ranks of one host meet on loopback; all prove to each other that they were started by the same command, by a secret that stands in no command line, environment or file. Standard input is empty. OMP_NUM_THREADS, when not set, becomes the number of cores divided by the ranks of the host.\n"
         "\n"
-        "SIGINT (Ctrl-C), SIGTERM and SIGHUP are passed on to all ranks, which then get 5 times the grace; a second one kills. SIGQUIT (Ctrl-\\) prints what all ranks are at, as `dualpipe status` does. Whatever ends the job, no process is left, also none that a rank has started; that holds for a SIGKILL of this command too, and on all hosts, at the latest 15 s after the connection to one is cut.\n"
+        "SIGINT (Ctrl-C), SIGTERM and SIGHUP are passed on to all ranks, and they are waited for: finishing a step and saving takes its time. A second one kills. Once a rank has failed behind a signal, the others get 5 times the grace. SIGQUIT (Ctrl-\\) prints what all ranks are at, as `dualpipe status` does. Whatever ends the job, no process is left, also none that a rank has started; that holds for a SIGKILL of this command too, and on all hosts, at the latest 15 s after the connection to one is cut.\n"
         "\n"
         "examples:\n"
         "  dualpipe run -n 4 -- ./trainer --steps 100\n"

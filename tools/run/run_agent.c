@@ -335,12 +335,12 @@ static void take_ends(agent_t *a)
         run_site_reap_orphans(&a->site);
 }
 
-/* A signal to the agent itself goes to its ranks. false: there are no signals any more. */
+/* A signal to the agent goes to its ranks. false: there are no signals any more. */
 static bool heed_signals(agent_t *a)
 {
     int number;
 
-    while ((number = run_next_signal(a->signal_fd)) > 0)
+    while ((number = run_passed_signal(a->signal_fd)) > 0)
         if (number != SIGCHLD)
             run_site_kill(&a->site, number);
     return number == 0;

@@ -403,7 +403,7 @@ static void heed_signals(work_t *w)
     char number[16];
     int signal;
 
-    while ((signal = run_next_signal(w->signal_fd)) > 0) {
+    while ((signal = run_passed_signal(w->signal_fd)) > 0) {
         if (signal == SIGQUIT) {
             tell_host(&w->hosts[0], "status", "");
             continue;

@@ -48,17 +48,36 @@ bool run_poll(struct pollfd *polls, int count, int timeout_ms)
     return false;
 }
 
-int run_next_signal(int fd)
+static int read_signal(int fd, pid_t *from_out)
 {
     struct signalfd_siginfo info;
     ssize_t n = read(fd, &info, sizeof(info));
 
+    *from_out = n == (ssize_t)sizeof(info) ? (pid_t)info.ssi_pid : 0;
     if (n == (ssize_t)sizeof(info))
         return (int)info.ssi_signo;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     run_say("signals cannot be read: %s: the job ends", n < 0 ? strerror(errno) : "they are cut off");
     return -1;
+}
+
+int run_next_signal(int fd)
+{
+    pid_t from;
+
+    return read_signal(fd, &from);
+}
+
+int run_passed_signal(int fd)
+{
+    pid_t from;
+    int number;
+
+    do
+        number = read_signal(fd, &from);
+    while (number > 0 && number != SIGCHLD && from != getppid());
+    return number;
 }
 
 /* ---- watching ---- */
@@ -125,7 +144,7 @@ static bool heed_signals(job_t *job)
 {
     int number;
 
-    while ((number = run_next_signal(job->signal_fd)) > 0)
+    while ((number = run_passed_signal(job->signal_fd)) > 0)
         if (number != SIGCHLD && run_verdict_signal(&job->verdict, number))
             run_site_kill(&job->site, number);
     return number == 0;
@@ -164,7 +183,7 @@ bool run_await_relay(int done_fd, int signal_fd, int life_fd)
             return false;
         if (polls[0].revents != 0)
             return true;
-        while ((number = run_next_signal(signal_fd)) != 0)
+        while ((number = run_passed_signal(signal_fd)) != 0)
             if (number != SIGCHLD)
                 return false;
     }

@@ -59,6 +59,9 @@ bool run_poll(struct pollfd *polls, int count, int timeout_ms);
 /* The next signal from `fd`, 0 when there is none; -1: there will be none any more, which was
  * said. */
 int run_next_signal(int fd);
+/* The same for a keeper, which heeds its parent alone: who signals all processes of a job at once
+ * (killall, a service manager) asks once, and its parent passes that on. */
+int run_passed_signal(int fd);
 /* What the ranks have printed last may still be on its way to someone who reads slowly: waits for
  * that. false: a signal, or the death of the parent, came first. */
 bool run_await_relay(int done_fd, int signal_fd, int life_fd);

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SIGNAL_FACTOR 5 /* a signal asks for an orderly end: that takes longer than dying */
+/* behind a signal ranks end in order, and some later than others */
+#define SIGNAL_FACTOR 5
 /* by convention, exit codes of a rank that ends because another one has died, or did not come */
 #define PEER_DIED   13
 #define NOBODY_CAME 12
@@ -234,7 +235,7 @@ void run_verdict_consider(run_verdict_t *v, const run_end_t *end)
     if (!v->seen) {
         v->decide_ns = run_now_ns() + DECISION_NS;
         if (v->deadline_ns == INT64_MAX)
-            v->deadline_ns = from_now(v->grace_seconds);
+            v->deadline_ns = from_now((v->signals > 0 ? SIGNAL_FACTOR : 1) * v->grace_seconds);
     } else if (weight(end) <= weight(&v->first)) {
         return;
     }
@@ -268,9 +269,8 @@ bool run_verdict_signal(run_verdict_t *v, int number)
         v->deadline_ns = 0;
         return false;
     }
-    run_say("%s: passed on to the ranks", strsignal(number));
-    if (v->deadline_ns == INT64_MAX)
-        v->deadline_ns = from_now(SIGNAL_FACTOR * v->grace_seconds);
+    /* a step and a save take as long as they do, and a batch system has a limit of its own */
+    run_say("%s: passed on to the ranks; waiting for them to end (a second signal kills them)", strsignal(number));
     return true;
 }
 

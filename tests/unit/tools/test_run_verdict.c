@@ -118,6 +118,24 @@ START_TEST(who_waits_is_not_started_when_the_job_ends)
 }
 END_TEST
 
+/* They finish their step and save. */
+START_TEST(ranks_are_waited_for_until_a_second_signal)
+{
+    const run_end_t end = {.how = RUN_EXITED, .status = 75, .rank = 1, .pid = 100};
+    int64_t begin;
+
+    open_verdict(0);
+    ck_assert(run_verdict_signal(&verdict, SIGTERM));
+    ck_assert_int_eq(verdict.deadline_ns, INT64_MAX);
+    begin = run_now_ns();
+    run_verdict_consider(&verdict, &end);
+    ck_assert_int_ge(verdict.deadline_ns, begin + 25000000000ll); /* five times the grace */
+    ck_assert(!run_verdict_overdue(&verdict, 3));
+    ck_assert(!run_verdict_signal(&verdict, SIGTERM));
+    ck_assert(run_verdict_overdue(&verdict, 3));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("run_verdict");
@@ -126,5 +144,6 @@ int main(void)
     SUITE_ADD(suite, third_death_in_the_same_operation_is_the_last);
     SUITE_ADD(suite, deaths_that_nobody_saw_are_not_counted);
     SUITE_ADD(suite, who_waits_is_not_started_when_the_job_ends);
+    SUITE_ADD(suite, ranks_are_waited_for_until_a_second_signal);
     return suite_run(suite);
 }
