@@ -280,12 +280,20 @@ expect_end 1 5000
 lines err 0 'are started again'
 
 # ---- what cannot be started ----
+here_now=$PWD
 begin nothing --hosts a,b -n 2 -- /no/such/program
 expect_end 127 5000
 require err 'cannot start "/no/such/program" on [ab]: No such file'
 begin folder --hosts a,b -n 2 --wdir /no/such/folder -- true
 expect_end 1 5000
 require err 'dualpipe run: [ab]: there is no folder /no/such/folder: No such file'
+mkdir "$work/gone"
+cd "$work/gone" && rmdir "$work/gone" || exit 1
+begin gone --hosts a,b -n 2 -- sh -c 'echo started'
+cd "$here_now" || exit 1
+expect_end 1 5000
+require err 'dualpipe run: the folder that we are in has no path (No such file .*): go to another, or name one by --wdir'
+lines out 0 started
 begin address --hosts a,b -n 2 --address 192.0.2.250 -- true
 expect_end 1 5000
 require err 'dualpipe run: a: no socket at 192.0.2.250 for the ranks to meet at: '
@@ -297,6 +305,15 @@ rsh=false
 begin unreachable --hosts a,b -n 2 -- true
 expect_end 1 5000
 require err 'host [ab]: nothing was started: "false" ended with status 1'
+# one that says nothing: its limit, and no more
+rsh='case $1 in b) exec sleep 1000 ;; esac; exec '$work/here
+DUALPIPE_TIMEOUT_SCALE=0.03
+export DUALPIPE_TIMEOUT_SCALE
+begin mute --hosts a,b -n 2 -- sh -c 'echo started'
+DUALPIPE_TIMEOUT_SCALE=$scale
+expect_end 1 5000
+require err 'host b: nothing was started: it is not ready after 1.8 s'
+lines out 0 started
 # one host is reached, the other is not: nothing starts anywhere
 rsh='case $1 in b) exit 255 ;; esac; exec '$work/here
 begin half --hosts a,b -n 2 -- sh -c 'echo started; sleep 1000'
@@ -311,12 +328,30 @@ expect_end 0 5000
 lines out 2 '^\[[01]\] line$'
 lines out 0 welcome
 lines err 2 'says: hint'
+lines err 2 '^welcome$'
 # what it says without an end of the line, and with an escape sequence for the terminal
 rsh="printf 'welcome\\033[2J to ' >&2; $work/here"
 begin banner --hosts a,b -n 2 -- sh -c 'echo line'
 expect_end 0 5000
 lines out 2 '^\[[01]\] line$'
 lines err 2 'says: welcome?\[2J to $'
+rsh="printf 'welcome\\033[2J to '; $work/here"
+begin greeting --hosts a,b -n 2 -- sh -c 'printf "\033[1mline\n\001\177\n"'
+expect_end 0 5000
+printf '[0] \033[1mline\n[0] \001\177\n[1] \033[1mline\n[1] \001\177\n' >"$work/wanted"
+LC_ALL=C sort -s -k 1,1 "$work/out" | cmp -s - "$work/wanted" || complain "lines of ranks are not as they were"
+lines err 2 '^welcome?\[2J to $'
+rsh="printf '\\001dualpipe-agent-1 status a%%1b[2Jb\\n' >&2; $work/here"
+begin state --hosts a,b -n 2 -- sh -c 'echo line'
+expect_end 0 5000
+lines err 2 '^a?\[2Jb$'
+# commands longer than a page
+rsh=": $(head -c 5000 /dev/zero | tr '\0' x); $work/here"
+mkdir "$work/''''''''''"
+ln -s "$dualpipe" "$work/dualpipe"
+begin wordy --hosts a,b -n 2 --dualpipe-path "$work/$(printf "''''''''''/../%.0s" $(seq 120))dualpipe" -- sh -c 'echo line'
+expect_end 0 5000
+lines out 2 '^\[[01]\] line$'
 # a variable as long as the system takes one
 rsh=$work/here
 LONG=$(head -c 100000 /dev/zero | tr '\0' x)

@@ -139,6 +139,16 @@ static bool keep_argument(agent_t *a, const char *text)
     return moved[a->argument_count - 1] != NULL;
 }
 
+static bool keep_variable(const char *text)
+{
+    char *variable = strdup(text);
+
+    if (variable != NULL && putenv(variable) == 0)
+        return true;
+    run_say("no memory for a variable of the ranks");
+    return false;
+}
+
 static bool read_secret(agent_t *a, const char *text)
 {
     for (int i = 0; i < RUN_SECRET_BYTES; i++)
@@ -273,7 +283,7 @@ static bool obey(agent_t *a, const char *word, const char *argument)
     else if (strcmp(word, "wdir") == 0)
         return go_to(argument);
     else if (strcmp(word, "env") == 0)
-        return putenv(strdup(argument)) == 0;
+        return keep_variable(argument);
     else if (strcmp(word, "arg") == 0)
         return keep_argument(a, argument);
     else if (strcmp(word, "listen") == 0)

@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOMENT_NS 500000000ll
-#define START_NS  60000000000ll /* from reaching a host until it is ready */
+#define MOMENT_NS     500000000ll
+#define START_SECONDS 60 /* from reaching a host until it is ready */
 /* from the order to kill until an agent has done so and says it */
 #define LAST_WORDS_NS 5000000000ll
 
@@ -55,23 +55,29 @@ typedef struct work {
 
 /* ---- reaching a host ---- */
 
-static void write_command(const char *path, char *text, size_t bytes)
+/* For a shell. NULL: no memory. */
+static char *write_command(const char *path)
 {
-    size_t used = (size_t)snprintf(text, bytes, "exec '");
+    char *text = malloc(4 * strlen(path) + 32), *to;
 
-    for (; *path != '\0' && used + 32 < bytes; path++)
-        used += (size_t)snprintf(text + used, bytes - used, *path == '\'' ? "'\\''" : "%c", *path);
-    snprintf(text + used, bytes - used, "' run --agent");
+    if (text == NULL)
+        return NULL;
+    to = stpcpy(text, "exec '");
+    for (; *path != '\0'; path++)
+        to += sprintf(to, *path == '\'' ? "'\\''" : "%c", *path);
+    strcpy(to, "' run --agent");
+    return text;
 }
 
 /* In the child. */
 static void become_rsh(const work_t *w, const host_t *host, int in, int out, int err, pid_t keeper)
 {
-    char script[4096], command[4200];
-    char *const argv[] = {"sh", "-c", script, "rsh", (char *)host->name, command, NULL};
+    char *command = write_command(w->options.dualpipe_path), *script = NULL;
+    char *argv[] = {"sh", "-c", NULL, "rsh", (char *)host->name, command, NULL};
 
-    snprintf(script, sizeof(script), "%s \"$@\"", w->options.rsh);
-    write_command(w->options.dualpipe_path, command, sizeof(command));
+    if (command == NULL || asprintf(&script, "%s \"$@\"", w->options.rsh) < 0)
+        _exit(126);
+    argv[2] = script;
     if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != keeper ||
         dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)
         _exit(126);
@@ -243,7 +249,7 @@ static void take_done(work_t *w, host_t *host)
     host->running = 0;
 }
 
-static void take_word(work_t *w, host_t *host, const char *word, const char *argument)
+static void take_word(work_t *w, host_t *host, const char *word, char *argument)
 {
     char hung[32];
     pid_t pid;
@@ -263,6 +269,7 @@ static void take_word(work_t *w, host_t *host, const char *word, const char *arg
             tell_host(host_of(w, rank), "hung", hung);
         }
     } else if (strcmp(word, "status") == 0) {
+        run_clean(argument, strlen(argument));
         fprintf(stderr, "%s\n", argument);
     } else if (strcmp(word, "nothing") == 0) {
         if (!w->failed)
@@ -416,6 +423,24 @@ static void heed_signals(work_t *w)
     w->blind |= signal < 0;
 }
 
+/* A login may say nothing until then. Scaled like the limits of the library, which refuses
+ * senseless values. */
+static double start_seconds(void)
+{
+    const char *text = getenv("DUALPIPE_TIMEOUT_SCALE");
+    const double scale = text != NULL ? strtod(text, NULL) : 1;
+
+    return START_SECONDS * (scale > 0 && scale < 1e6 ? scale : 1);
+}
+
+static void lose_late(work_t *w, host_t *host)
+{
+    char how[64];
+
+    snprintf(how, sizeof(how), "it is not ready after %g s", start_seconds());
+    lose(w, host, how);
+}
+
 static void heed_time(work_t *w)
 {
     /* a job that has a reason to end does not wait long for a host that may be it */
@@ -436,10 +461,10 @@ static void heed_time(work_t *w)
             continue;
         if (has_ended(w, host) && now - host->ended_ns >= MOMENT_NS) /* what it has said is heard */
             lose(w, host, host->how);
-        else if (now - host->heard_ns >= silence)
+        else if (host->ready && now - host->heard_ns >= silence)
             lose_silent(w, host, silence);
-        else if (!host->ready && now - w->begun_ns >= START_NS)
-            lose(w, host, "it is not ready after 60 s");
+        else if (!host->ready && now - w->begun_ns >= (int64_t)(start_seconds() * 1e9))
+            lose_late(w, host);
         else if (w->killed_ns != 0 && now - w->killed_ns >= LAST_WORDS_NS)
             lose(w, host, "it does not say that its ranks are gone");
     }
@@ -529,11 +554,11 @@ static void place_ranks(work_t *w)
                                .heard_ns = run_now_ns()};
 }
 
-static void order(work_t *w, host_t *host)
+static bool order(work_t *w, host_t *host)
 {
     w->site.first = host->first;
     w->site.count = host->count;
-    run_order(&host->out, &w->options, &w->site);
+    return run_order(&host->out, &w->options, &w->site);
 }
 
 static bool open_work(work_t *w)
@@ -563,7 +588,7 @@ static bool open_work(work_t *w)
         w->hosts[i].gone = !good;
     }
     for (int i = 0; i < hosts && good; i++)
-        order(w, &w->hosts[i]);
+        good = order(w, &w->hosts[i]);
     if (good && !run_relay_start(w->relay, &w->done_fd)) {
         run_say("no thread to copy the output with");
         good = false;

@@ -14,6 +14,7 @@
 #define DP_TOOLS_RUN_JOB_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Whether a line that a rank prints is passed on by us, with the rank in front. */
@@ -103,6 +104,8 @@ void run_kill_descendants(void);
 
 /* ---- run_text.c ---- */
 int64_t run_now_ns(void);
+/* What other programs said: without escape sequences for a terminal. */
+void run_clean(char *text, size_t bytes);
 /* One line to standard error, whole, with "dualpipe run: " in front, or what it was told to put
  * there. */
 void run_say_as(const char *text);

@@ -3,6 +3,7 @@
  * run_order.c: what the agent of a host is told before its ranks start (run_talk.h). */
 #include "run_order.h"
 
+#include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,10 +79,31 @@ static void put_address(talk_out_t *out, const run_options_t *options)
     talk_put(out, "", "listen", "");
 }
 
-void run_order(talk_out_t *out, const run_options_t *options, const run_site_t *site)
+/* false: the folder that we are in has no path, which was said. */
+static bool put_folder(talk_out_t *out, const run_options_t *options)
 {
-    char secret[2 * RUN_SECRET_BYTES + 1], here[4096];
+    char *here;
 
+    if (options->wdir != NULL) {
+        talk_put(out, "", "wdir", options->wdir);
+        return true;
+    }
+    here = getcwd(NULL, 0);
+    if (here == NULL) {
+        run_say("the folder that we are in has no path (%s): go to another, or name one by --wdir", strerror(errno));
+        return false;
+    }
+    talk_put(out, "", "wdir", here);
+    free(here);
+    return true;
+}
+
+bool run_order(talk_out_t *out, const run_options_t *options, const run_site_t *site)
+{
+    char secret[2 * RUN_SECRET_BYTES + 1];
+
+    if (!put_folder(out, options))
+        return false;
     for (int i = 0; i < RUN_SECRET_BYTES; i++)
         snprintf(secret + 2 * i, 3, "%02x", site->secret[i]);
     talk_put(out, "", "name", site->name);
@@ -92,10 +114,6 @@ void run_order(talk_out_t *out, const run_options_t *options, const run_site_t *
     put_number(out, "respawn", site->respawn);
     put_number(out, "begun", site->begun);
     put_number(out, "prefix", options->prefix != RUN_PREFIX_NEVER);
-    if (options->wdir != NULL)
-        talk_put(out, "", "wdir", options->wdir);
-    else if (getcwd(here, sizeof(here)) != NULL)
-        talk_put(out, "", "wdir", here);
     put_environment(out, options);
     for (char **word = options->program; *word != NULL; word++)
         talk_put(out, "", "arg", *word);
@@ -103,4 +121,5 @@ void run_order(talk_out_t *out, const run_options_t *options, const run_site_t *
         put_address(out, options);
     talk_put(out, "", "ordered", "");
     explicit_bzero(secret, sizeof(secret));
+    return true;
 }

@@ -7,7 +7,8 @@
 #include "run_site.h"
 #include "run_talk.h"
 
-/* Everything up to "ordered". site: its ranks, and the job's name and secret. */
-void run_order(talk_out_t *out, const run_options_t *options, const run_site_t *site);
+/* Everything up to "ordered". site: its ranks, and the job's name and secret. false: there is
+ * something that it cannot say, which was said here. */
+bool run_order(talk_out_t *out, const run_options_t *options, const run_site_t *site);
 
 #endif

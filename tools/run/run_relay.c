@@ -209,16 +209,45 @@ static void queue_bytes(run_relay_t *relay, const char *bytes, size_t count)
     relay->out_used += count;
 }
 
-/* A line of another host goes where its tag says. What else came that way, say from a start-up file
- * of a shell there, is no rank's. */
-static bool take_tag(run_relay_t *relay, stream_t *stream, char tag)
+static void queue_clean(run_relay_t *relay, const char *bytes, size_t count)
 {
-    int to = tag == TAG_OUT ? STDOUT_FILENO : STDERR_FILENO;
+    const size_t begin = relay->out_used;
 
+    queue_bytes(relay, bytes, count);
+    if (relay->out_used > begin)
+        run_clean(relay->out + begin, count);
+}
+
+static void turn_to(run_relay_t *relay, stream_t *stream, int to)
+{
     if (to != stream->to)
         flush_out(relay, stream->to);
     stream->to = to;
-    return tag == TAG_OUT || tag == TAG_ERR;
+}
+
+/* A line of another host goes where its tag says. What came before it, say from a start-up file of
+ * a shell there, is no rank's: it goes to standard error. false: there is no tag in this part. */
+static bool take_tag(run_relay_t *relay, stream_t *stream, bool *foreign, const char **at, size_t *bytes)
+{
+    size_t n = 0;
+
+    while (n < *bytes && (*at)[n] != TAG_OUT && (*at)[n] != TAG_ERR)
+        n++;
+    if (n > 0) {
+        turn_to(relay, stream, STDERR_FILENO);
+        queue_clean(relay, *at, n);
+        *foreign = true;
+    }
+    *at += n;
+    *bytes -= n;
+    if (*bytes == 0)
+        return false;
+    if (*foreign)
+        queue_bytes(relay, "\n", 1);
+    turn_to(relay, stream, **at == TAG_OUT ? STDOUT_FILENO : STDERR_FILENO);
+    ++*at;
+    --*bytes;
+    return true;
 }
 
 static void put_line(run_relay_t *relay, stream_t *stream, const char *first, size_t first_bytes, const char *second,
@@ -226,23 +255,16 @@ static void put_line(run_relay_t *relay, stream_t *stream, const char *first, si
 {
     const char tag = stream->to == STDOUT_FILENO ? TAG_OUT : TAG_ERR;
     char prefix[24] = "";
+    bool foreign = false;
 
     if (relay->kind == RUN_RELAY_TAG)
         queue_bytes(relay, &tag, 1);
     if (relay->kind != RUN_RELAY_UNTAG && relay->prefix)
         snprintf(prefix, sizeof(prefix), "[%d] ", stream->rank);
     queue_bytes(relay, prefix, strlen(prefix));
-    if (relay->kind == RUN_RELAY_UNTAG && first_bytes > 0) {
-        bool tagged = take_tag(relay, stream, first[0]);
-
-        first += tagged;
-        first_bytes -= tagged;
-    } else if (relay->kind == RUN_RELAY_UNTAG && second_bytes > 0) {
-        bool tagged = take_tag(relay, stream, second[0]);
-
-        second += tagged;
-        second_bytes -= tagged;
-    }
+    if (relay->kind == RUN_RELAY_UNTAG && !take_tag(relay, stream, &foreign, &first, &first_bytes) &&
+        !take_tag(relay, stream, &foreign, &second, &second_bytes))
+        turn_to(relay, stream, STDERR_FILENO);
     queue_bytes(relay, first, first_bytes);
     queue_bytes(relay, second, second_bytes);
     queue_bytes(relay, "\n", 1);

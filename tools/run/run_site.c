@@ -151,24 +151,23 @@ static bool open_ends(const run_site_t *site, ends_t *ends)
            write(ends->secret[1], site->secret, RUN_SECRET_BYTES) == RUN_SECRET_BYTES;
 }
 
-static void set_number(const char *name, int number)
+static bool set_number(const char *name, int number)
 {
     char text[16];
 
     snprintf(text, sizeof(text), "%d", number);
-    setenv(name, text, 1);
+    return setenv(name, text, 1) == 0;
 }
 
 /* Ranks that each use all cores for their matrix products get in each other's way. */
-static void share_cores(int ranks)
+static bool share_cores(int ranks)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
 
-    if (getenv("OMP_NUM_THREADS") == NULL)
-        set_number("OMP_NUM_THREADS", cores > ranks ? (int)(cores / ranks) : 1);
+    return getenv("OMP_NUM_THREADS") != NULL || set_number("OMP_NUM_THREADS", cores > ranks ? (int)(cores / ranks) : 1);
 }
 
-static void set_launch(const run_site_t *site, int i, const ends_t *ends, bool again)
+static bool set_launch(const run_site_t *site, int i, const ends_t *ends, bool again)
 {
     char text[192];
     int n = snprintf(text, sizeof(text), "run=%s,secret=%d,ends=%d", site->name, ends->secret[0], site->ends);
@@ -180,20 +179,17 @@ static void set_launch(const run_site_t *site, int i, const ends_t *ends, bool a
                       site->memory[i]);
     if (again || site->begun)
         snprintf(text + n, sizeof(text) - (size_t)n, ",again=1");
-    setenv("DUALPIPE_LAUNCH", text, 1);
+    return setenv("DUALPIPE_LAUNCH", text, 1) == 0;
 }
 
-static void set_environment(const run_site_t *site, int i, const ends_t *ends, bool again)
+/* false: no memory. */
+static bool set_environment(const run_site_t *site, int i, const ends_t *ends, bool again)
 {
-    set_number("RANK", site->first + i);
-    set_number("WORLD_SIZE", site->world);
-    set_number("LOCAL_RANK", i);
-    set_number("LOCAL_WORLD_SIZE", site->count);
-    set_number("MASTER_PORT", site->port);
-    setenv("MASTER_ADDR", site->address, 1);
-    set_launch(site, i, ends, again);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around us */
-    share_cores(site->count);
+    return set_number("RANK", site->first + i) && set_number("WORLD_SIZE", site->world) &&
+           set_number("LOCAL_RANK", i) && set_number("LOCAL_WORLD_SIZE", site->count) &&
+           set_number("MASTER_PORT", site->port) && setenv("MASTER_ADDR", site->address, 1) == 0 &&
+           set_launch(site, i, ends, again) && share_cores(site->count);
 }
 
 static bool keep_open(int fd)
@@ -218,7 +214,8 @@ static void become_rank(const run_site_t *site, int i, const ends_t *ends, bool 
         return;
     if (site->respawn > 0 && (!keep_open(site->tell[1]) || !keep_open(site->memory[i])))
         return;
-    set_environment(site, i, ends, again);
+    if (!set_environment(site, i, ends, again))
+        return;
     (void)setrlimit(RLIMIT_NOFILE, &site->old_files);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &site->old_mask, NULL);
@@ -329,9 +326,10 @@ void run_site_tell_end(const run_site_t *site, const char *text)
 {
     char line[640];
     int bytes = snprintf(line, sizeof(line), "%s %.500s\n", site->name, text);
+    ssize_t n = lseek(site->ends, 0, SEEK_END) < 0 ? -1 : write(site->ends, line, (size_t)bytes);
 
-    if (lseek(site->ends, 0, SEEK_END) >= 0 && write(site->ends, line, (size_t)bytes) < 0)
-        run_say("the ranks cannot be told of an end: %s", strerror(errno));
+    if (n != bytes)
+        run_say("the ranks cannot be told of an end: %s", n < 0 ? strerror(errno) : "its line is cut off");
 }
 
 bool run_site_hear(const run_site_t *site, char *text, size_t bytes)

@@ -16,6 +16,13 @@ int64_t run_now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+void run_clean(char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if ((unsigned char)text[i] < 32 || text[i] == 127)
+            text[i] = '?';
+}
+
 static const char *before = "dualpipe run: ";
 
 void run_say_as(const char *text)
@@ -33,10 +40,8 @@ void run_say(const char *fmt, ...)
     more = vsnprintf(text + used, sizeof(text) - (size_t)used - 1, fmt, args);
     va_end(args);
     more = more < (int)sizeof(text) - used - 1 ? more : (int)sizeof(text) - used - 2;
-    /* what other programs said has no escape sequences for a terminal */
-    for (int end = used + more; used < end; used++)
-        if ((unsigned char)text[used] < 32 || text[used] == 127)
-            text[used] = '?';
+    run_clean(text + used, (size_t)more);
+    used += more;
     text[used++] = '\n';
     if (write(STDERR_FILENO, text, (size_t)used) < 0)
         return; /* nobody listens */

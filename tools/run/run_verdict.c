@@ -269,7 +269,7 @@ bool run_verdict_signal(run_verdict_t *v, int number)
         v->deadline_ns = 0;
         return false;
     }
-    /* a step and a save take as long as they do, and a batch system has a limit of its own */
+    /* a step and a save take as long as they do, and a batch system sets the limit */
     run_say("%s: passed on to the ranks; waiting for them to end (a second signal kills them)", strsignal(number));
     return true;
 }
