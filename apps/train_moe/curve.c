@@ -1,10 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * curve.c: the loss over the steps as an SVG: a trainer needs no drawing library to start. */
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
+#include "tools/io/output.h"
 #include "train_moe.h"
 
 enum { WIDTH = 800, HEIGHT = 450, LEFT = 60, RIGHT = 20, TOP = 40, BOTTOM = 50 };
@@ -100,14 +99,11 @@ static void draw_history(FILE *f, const history_t *h)
 
 dp_status_t curve_write(const history_t *history, const char *path)
 {
-    FILE *f = fopen(path, "w");
-    int failed;
+    output_t output;
+    const dp_status_t status = output_open(&output, path);
 
-    if (f == NULL)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    draw_history(f, history);
-    failed = ferror(f);
-    if (fclose(f) != 0 || failed)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    return DP_OK;
+    if (status < 0)
+        return status;
+    draw_history(output.file, history);
+    return output_close(&output, DP_OK);
 }

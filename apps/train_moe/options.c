@@ -173,7 +173,8 @@ static const option_row_t rows[] = {
     {INTEGER("sample", sample, 0, 1e6, "120", "N"), .help = "bytes of text to write at the end; 0: none"},
     {NUMBER("sample-seconds", sample_seconds, 0, 1e6, "12", "X"), .help = "stop writing after so long"},
     {NUMBER("temperature", temperature, 0, 1e3, "0.7", "X"), .help = "of the sample; 0: always the likeliest byte"},
-    {FLAG("verify", verify), .help = "compare a step (with --eplb several) with a serial run of the model, then end"},
+    {FLAG("verify", verify),
+     .help = "compare a step (with --eplb several) with a serial run of the model, then end: no file is written"},
     {FLAG("quiet", quiet), .help = "no progress lines and no report on standard output"},
     {.kind = OPTION_END},
 };
@@ -211,11 +212,13 @@ static const command_t program = {
              "\n"
              "World rank = (d * ep + e) * pp + p. Every (d, e) trains on micro-batches of its\n"
              "own.",
-    .notes = "\nExit status: 0; 1 --verify found a difference, the last save failed, or another\n"
+    .notes = "\nExit status: 0 all that was asked for is on the disk; 1 --verify found a\n"
+             "difference, the last save failed, an output is missing or cut, or another\n"
              "failure; 2 bad options; 10 ranks started differently; 11 plugin; 12 ranks did\n"
              "not meet; 13 a rank died; 14 no progress; 15 protocol; 16 not a number; 17 no\n"
              "living rank has what a dead one had; 18 memory; 19 security; 20 schedule\n"
-             "rejected; 75 SIGTERM: saved, --resume goes on; 130 or 143 interrupted.",
+             "rejected; 21 changed bits; 75 SIGTERM: saved, --resume goes on; 130 or 143\n"
+             "interrupted.",
 };
 
 static bool is_one_of(const char *name, const char *const *names, size_t n)

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * overlap.c: --overlap: the schedule with its pairs taken apart, or planned with costs that a few
  * steps show. */
+#include "tools/io/output.h"
 #include "train_moe.h"
 
 #include <dualpipe/overlap.h>
@@ -45,11 +46,12 @@ dp_status_t steps_record(const options_t *options, const text_t *text, dp_group_
 static dp_status_t put_plan(const dp_schedule_t *schedule, plan_text_t *text)
 {
     FILE *to = open_memstream(&text->at, &text->bytes);
+    output_t output = {.file = to, .path = "a planned schedule"};
     dp_status_t status;
 
     if (to == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a planned schedule");
-    status = dp_schedule_write_tsv(schedule, -1, file_write, to);
+    status = dp_schedule_write_tsv(schedule, -1, output_write, &output);
     return fclose(to) == 0 ? status : dp_fail(DP_ERR_NOMEM, "no memory for a planned schedule");
 }
 

@@ -31,14 +31,17 @@ static dp_status_t append_text(uint8_t **to, size_t *bytes, const uint8_t *from,
     return DP_OK;
 }
 
-static dp_status_t read_file(FILE *file, uint8_t **data, size_t *bytes)
+static dp_status_t read_file(FILE *file, const char *path, uint8_t **data, size_t *bytes)
 {
     uint8_t chunk[65536];
     dp_status_t status = DP_OK;
-    size_t got;
+    size_t got = 1;
 
-    while (status == DP_OK && (got = fread(chunk, 1, sizeof(chunk), file)) > 0)
-        status = append_text(data, bytes, chunk, got);
+    while (status == DP_OK && got > 0) {
+        got = fread(chunk, 1, sizeof(chunk), file);
+        status =
+            ferror(file) ? dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno)) : append_text(data, bytes, chunk, got);
+    }
     return status;
 }
 
@@ -51,9 +54,7 @@ static dp_status_t add_file(text_t *text, const char *path)
 
     if (file == NULL)
         return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    status = read_file(file, &data, &bytes);
-    if (status == DP_OK && ferror(file))
-        status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    status = read_file(file, path, &data, &bytes);
     kept = bytes - bytes / HELD_OUT;
     if (status == DP_OK)
         status = append_text(&text->train, &text->train_bytes, data, kept);

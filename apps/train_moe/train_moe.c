@@ -13,6 +13,7 @@
 #endif
 
 #include "figures.h"
+#include "tools/io/output.h"
 #include "train_moe.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -39,6 +41,42 @@ double now_seconds(void)
 static volatile sig_atomic_t caught_signal;
 static atomic_int stoppable; /* ranks of this process that save for SIGTERM, and end */
 
+/* ---- standard output ---- */
+
+/* errno of the first write that failed, as main does not see that of a rank's thread */
+static atomic_int output_error;
+
+static void note_output(bool written)
+{
+    int none = 0;
+
+    if (!written || fflush(stdout) != 0)
+        atomic_compare_exchange_strong(&output_error, &none, errno);
+}
+
+static void show_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void show_line(const char *fmt, ...)
+{
+    va_list list;
+
+    va_start(list, fmt);
+    note_output(vprintf(fmt, list) >= 0);
+    va_end(list);
+}
+
+/* What could not be shown makes a run that had nothing else to complain of end with 1. */
+static int close_output(int code)
+{
+    dp_status_t status = output_flush(stdout, "standard output");
+    const int error = atomic_load(&output_error);
+
+    if (error != 0)
+        status = dp_fail(DP_ERR_IO, "standard output: %s", strerror(error));
+    if (status < 0)
+        fprintf(stderr, "train_moe: %s\n", dp_last_error());
+    return status < 0 && code == 0 ? 1 : code;
+}
+
 /* ---- one rank ---- */
 
 typedef struct session {
@@ -55,10 +93,11 @@ typedef struct session {
     FILE *report; /* into report_text; rank 0 shows it */
     char *report_text;
     size_t report_bytes, shown_bytes;
-    bool resumes; /* begins with a checkpoint */
-    bool differs; /* --verify found a difference */
-    bool unsaved; /* the last save failed */
-    bool stopped; /* by SIGTERM, behind a save */
+    bool resumes;    /* begins with a checkpoint */
+    bool differs;    /* --verify found a difference */
+    bool unsaved;    /* the last save failed */
+    bool incomplete; /* an output is missing or was cut */
+    bool stopped;    /* by SIGTERM, behind a save */
 } session_t;
 
 static int is_first_rank(const session_t *s)
@@ -66,13 +105,34 @@ static int is_first_rank(const session_t *s)
     return dp_group_rank(s->group) == 0;
 }
 
+/* The report's stream remembers where memory was short, as one of open_memstream does not. */
+static ssize_t keep_report(void *session, const char *text, size_t bytes)
+{
+    session_t *s = session;
+    char *grown = realloc(s->report_text, s->report_bytes + bytes);
+
+    if (grown == NULL)
+        return 0;
+    memcpy(grown + s->report_bytes, text, bytes);
+    s->report_text = grown;
+    s->report_bytes += bytes;
+    return (ssize_t)bytes;
+}
+
 /* Puts on standard output what the report has gained. */
 static void show_report(session_t *s)
 {
+    size_t gained;
+
     fflush(s->report);
-    if (is_first_rank(s) && !s->options.quiet)
-        fwrite(s->report_text + s->shown_bytes, 1, s->report_bytes - s->shown_bytes, stdout);
-    fflush(stdout);
+    gained = s->report_bytes - s->shown_bytes;
+    if (ferror(s->report) && is_first_rank(s) && !s->incomplete) {
+        fprintf(stderr,
+                "train_moe: no memory for all of the report: a part is missing where it is shown and written\n");
+        s->incomplete = true;
+    }
+    if (gained > 0 && is_first_rank(s) && !s->options.quiet)
+        note_output(fwrite(s->report_text + s->shown_bytes, 1, gained, stdout) == gained);
     s->shown_bytes = s->report_bytes;
 }
 
@@ -96,7 +156,7 @@ static dp_status_t check_outputs(const session_t *s)
     const char *const names[] = {"trace.json", "curve.svg", "report.txt", "losses.txt", "costs.txt"};
     char path[4096];
 
-    if (!is_first_rank(s))
+    if (!is_first_rank(s) || o->verify)
         return DP_OK;
     if (*o->out != '\0' && mkdir(o->out, 0777) != 0 && errno != EEXIST)
         return dp_fail(DP_ERR_IO, "%s: %s", o->out, strerror(errno));
@@ -122,7 +182,7 @@ static dp_status_t prepare_history(session_t *s)
     h->valid_step = calloc(steps + 1, sizeof(int64_t)); /* ends with 0 */
     h->valid_loss = calloc(steps, sizeof(double));
     h->frequency_loss = text_frequency_loss(s->text);
-    s->report = open_memstream(&s->report_text, &s->report_bytes);
+    s->report = fopencookie(s, "w", (cookie_io_functions_t){.write = keep_report});
     if (h->loss == NULL || h->norm == NULL || h->imbalance == NULL || h->step_seconds == NULL ||
         h->valid_step == NULL || h->valid_loss == NULL || s->report == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the losses of %zu steps", steps);
@@ -158,11 +218,10 @@ static void print_progress(const session_t *s, int64_t step, const step_result_t
         return;
     if (!terminal && step % o->log_every != 0 && step != o->steps - 1)
         return;
-    printf("%sstep %4lld/%lld  loss %.4f  norm %.3f  lr %.1e  %.0f tokens/s  %dm%02ds left%s",
-           terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
-           result->rate, trainer_tokens(t, step + 1) / s->history.seconds, (int)(left / 60), (int)fmod(left, 60),
-           terminal && step != o->steps - 1 ? "" : "\n");
-    fflush(stdout);
+    show_line("%sstep %4lld/%lld  loss %.4f  norm %.3f  lr %.1e  %.0f tokens/s  %dm%02ds left%s",
+              terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
+              result->rate, trainer_tokens(t, step + 1) / s->history.seconds, (int)(left / 60), (int)fmod(left, 60),
+              terminal && step != o->steps - 1 ? "" : "\n");
 }
 
 static dp_status_t validate(session_t *s, int64_t steps)
@@ -176,8 +235,8 @@ static dp_status_t validate(session_t *s, int64_t steps)
     h->valid_step[h->nvalid] = steps;
     h->valid_loss[h->nvalid++] = loss;
     if (is_first_rank(s) && !s->options.quiet)
-        printf("%safter %lld steps: held-out loss %.4f\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps,
-               loss);
+        show_line("%safter %lld steps: held-out loss %.4f\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps,
+                  loss);
     return DP_OK;
 }
 
@@ -189,9 +248,9 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
 
     s->history.seconds += now_seconds() - start;
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
-        printf("%safter %lld steps: max/mean tokens %.3f, then %.3f: %lld replicas moved in %d layers (%.2f MiB)\n",
-               isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
-               (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
+        show_line("%safter %lld steps: max/mean tokens %.3f, then %.3f: %lld replicas moved in %d layers (%.2f MiB)\n",
+                  isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
+                  (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
     return status;
 }
 
@@ -345,9 +404,9 @@ static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
         fprintf(stderr, "train_moe: %s\n", dp_last_error());
     status = get_ready(s, status, step);
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
-        printf("%s%s in %.2f s: step %lld is taken again\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "",
-               corrupt ? "a rank's state was replaced" : "a rank has died and was replaced", now_seconds() - start,
-               (long long)*step + 1);
+        show_line("%s%s in %.2f s: step %lld is taken again\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "",
+                  corrupt ? "a rank's state was replaced" : "a rank has died and was replaced", now_seconds() - start,
+                  (long long)*step + 1);
     return status;
 }
 
@@ -399,25 +458,27 @@ static dp_status_t gather_memory(session_t *s, memory_use_t **all_out)
     return dp_group_all_gather(s->group, &mine, sizeof(mine), *all_out);
 }
 
-static dp_status_t write_report(const session_t *s, const char *path)
-{
-    FILE *f = fopen(path, "w");
-    size_t written;
-
-    if (f == NULL)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    written = fwrite(s->report_text, 1, s->report_bytes, f);
-    if (fclose(f) != 0 || written != s->report_bytes)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    return DP_OK;
-}
-
 static dp_status_t write_losses(const session_t *s)
 {
     char path[4096];
 
     return output_path(s, s->options.losses, "losses.txt", path, sizeof(path)) ? losses_write(&s->history, path)
                                                                                : DP_OK;
+}
+
+/* Where a rank died behind the last step: what was asked for of the timeline is missing. The empty
+ * file is that of check_outputs. */
+static void tell_lost(session_t *s, const char *path)
+{
+    struct stat about;
+
+    fprintf(stderr,
+            "train_moe: %s is not written: the timeline was lost with the process of a rank that died behind the last "
+            "step\n",
+            path);
+    s->incomplete = true;
+    if (stat(path, &about) == 0 && S_ISREG(about.st_mode) && about.st_size == 0)
+        (void)unlink(path);
 }
 
 static dp_status_t write_files(session_t *s)
@@ -430,8 +491,13 @@ static dp_status_t write_files(session_t *s)
         report_line(s->report, "losses", "%s (to the last bit)", path);
     if (output_path(s, o->curve, "curve.svg", path, sizeof(path)))
         report_line(s->report, "curve", "%s", path);
-    if (figures_missing(s->timeline))
-        return DP_OK; /* the report says why */
+    if (figures_missing(s->timeline)) {
+        if (output_path(s, o->costs_out, "costs.txt", path, sizeof(path)))
+            tell_lost(s, path);
+        if (output_path(s, o->trace, "trace.json", path, sizeof(path)))
+            tell_lost(s, path);
+        return DP_OK;
+    }
     if (output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
         status = costs_write(&s->trainer, s->timeline, path);
         report_line(s->report, "costs", "%s (for dualpipe simulate --costs)", path);
@@ -468,7 +534,7 @@ static dp_status_t conclude(session_t *s)
         status = sample_write(&s->trainer, s->report);
     show_report(s);
     if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.report, "report.txt", path, sizeof(path)))
-        status = write_report(s, path);
+        status = report_write(s->report_text, s->report_bytes, path);
     /* last, for libraries below cairo crash where memory is short */
     if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.curve, "curve.svg", path, sizeof(path)))
         status = curve_write(&s->history, path);
@@ -665,7 +731,7 @@ static void *run_thread(void *arg)
         dp_group_abort(job->group, status, message);
         complain(rank, status, message);
     }
-    job->code = status < 0 ? exit_code(status) : s.unsaved || s.differs ? 1 : s.stopped ? STOPPED : 0;
+    job->code = status < 0 ? exit_code(status) : s.unsaved || s.differs || s.incomplete ? 1 : s.stopped ? STOPPED : 0;
     clear_session(&s);
     hide_from_signals(job->group);
     dp_group_leave(job->group);
@@ -754,9 +820,5 @@ int main(int argc, char **argv)
         code = run_ranks(&options);
         options_free(&options);
     }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        perror("train_moe: standard output");
-        return code == 0 ? 1 : code;
-    }
-    return code;
+    return close_output(code);
 }

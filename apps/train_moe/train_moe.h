@@ -86,8 +86,8 @@ dp_status_t report_hosts(const trainer_t *trainer, const dp_timeline_t *timeline
 void report_line(FILE *to, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* files.c */
-dp_status_t file_write(void *file, const char *text, size_t bytes); /* a dp_write_fn */
 dp_status_t losses_write(const history_t *history, const char *path);
+dp_status_t report_write(const char *text, size_t bytes, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
 dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);
 

@@ -78,6 +78,33 @@ status=$?
 expect 1 err 'the last save failed: .* has no checkpoint' 'a limit of file sizes'
 grep -q 'File too large' "$work/err" || complain 'a limit of file sizes is not named'
 
+# Losses that the disk did not take, though the file did.
+head -c 4096 /dev/zero >"$work/tally"
+status=0
+DP_FAIL_TALLY=$work/tally DP_FAIL_WHO=launcher DP_FAIL_CALL=fsync DP_FAIL_AT=1 DP_FAIL_PATH=$work/losses LD_PRELOAD=$library \
+    timeout $((60 * scale)) "$train" $small --threads 2 $common >"$work/out" 2>"$work/err" </dev/null || status=$?
+expect 1 err "$work/losses: Input/output error (DP_ERR_IO)" 'losses that are not on the disk'
+[ ! -e "$work/losses" ] || complain 'losses that are not on the disk: a file is there'
+
+# A report that memory was short for: each call from the n-th on fails, the first ones before the training.
+at=4
+found=0
+status=18
+while [ "$status" -ne 0 ] && [ "$at" -lt 60 ]; do
+    at=$((at + 1))
+    head -c 4096 /dev/zero >"$work/tally"
+    rm -f "$work/losses"
+    status=0
+    DP_FAIL_TALLY=$work/tally DP_FAIL_WHO=launcher DP_FAIL_CALL=realloc DP_FAIL_AT=$at DP_FAIL_ON=1 LD_PRELOAD=$library \
+        timeout $((60 * scale)) "$train" $small --threads 1 $common --report "$work/report" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    if grep -q 'no memory for all of the report' "$work/err"; then
+        found=$((found + 1))
+        [ "$status" -eq 1 ] && [ -s "$work/losses" ] || complain "a cut report: exit status $status, or no losses"
+    fi
+done
+[ "$status" -eq 0 ] && grep -q '^memory ' "$work/report" && [ "$found" -gt 0 ] || complain "a report without memory: $found times, then status $status"
+rm -f "$work/losses"
+
 # A slow disk: steps do not wait for it; a save that finds the last one on its way is left out, and the last one is made.
 rm -rf "$work/ck"
 head -c 4096 /dev/zero >"$work/tally"

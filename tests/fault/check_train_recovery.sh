@@ -188,24 +188,30 @@ begin 'term resumed' 3 4 --losses "$work/losses" --every 1000 --checkpoint "$wor
 end 0
 same_losses "$work/losses"
 
-# Behind the last step, while the last save is on its way to a slow disk: nothing is lost.
+# Behind the last step, while the last save is on its way to a slow disk: with rank 0 its timeline is lost, and nothing else.
 case " $CFLAGS " in
 *-fsanitize*) slow= ;; # which has its own malloc
 *) slow=$DP_TEST_BUILDDIR/tests/fault/.libs/failing_calls.so ;;
 esac
 for victim in ${slow:+0 2}; do
-    rm -rf "$work/ck" "$work/losses"
+    rm -rf "$work/ck" "$work/losses" "$work/files"
     head -c 4096 /dev/zero >"$work/tally"
     DP_FAIL_TALLY=$work/tally DP_FAIL_CALL=fsync DP_FAIL_AT=1 DP_FAIL_ON=1 DP_FAIL_SLEEP_MS=400 LD_PRELOAD=$slow
     export DP_FAIL_TALLY DP_FAIL_CALL DP_FAIL_AT DP_FAIL_ON DP_FAIL_SLEEP_MS LD_PRELOAD
-    begin "last $victim" 3 4 --losses "$work/losses" --every 1000 --checkpoint "$work/ck"
+    begin "last $victim" 3 4 --losses "$work/losses" --every 1000 --checkpoint "$work/ck" --out "$work/files"
     unset LD_PRELOAD
     await 1 'step  *100/'
     target=$(member "$victim")
     await 1 'step  *400/'
     sleep 0.3
     kill -KILL "$target" || complain "$name: it had ended"
-    end 0
+    end $((victim == 0))
+    for file in trace.json costs.txt; do
+        [ "$(grep -c "$file is not written: the timeline was lost" "$work/err")" -eq $((victim == 0)) ] || complain "$name: $file: said, or not said"
+        if [ "$victim" -eq 0 ]; then [ ! -e "$work/files/$file" ]; else [ -s "$work/files/$file" ]; fi ||
+            complain "$name: $file is empty, or there"
+    done
+    [ -s "$work/files/report.txt" ] && [ -s "$work/files/curve.svg" ] || complain "$name: a report or a curve is missing"
     same_losses "$work/losses"
     ls "$work/ck" | grep -q step-00000400 || complain "$name: the last save is missing"
     grep -q 'started again' "$work/err" || complain "$name: nobody was replaced"

@@ -84,6 +84,18 @@ expect 0 out '--microbatches' '--help'
 [ -s "$work/err" ] && complain "--help wrote to standard error"
 grep '.\{81\}' "$work/out" && complain "--help has lines of more than 80 columns"
 
+# What cannot be shown or written is no success, whoever finds out first; the cause is named.
+for options in --quiet "--losses $work/l.txt" --verify --help; do
+    status=0
+    [ "$options" = --quiet ] && options='--quiet --losses /dev/full'
+    "$train" $small --threads 2 --steps 2 --val-every 0 --sample 0 $options >/dev/full 2>"$work/err" </dev/null || status=$?
+    expect 1 err '\(standard output\|/dev/full\): No space left on device' "a full disk, $options"
+    grep -q Success "$work/err" && complain "a full disk, $options: Success"
+done
+# Nothing is trained, and nothing is written.
+threads 2 --verify --out "$work/none"
+[ "$status" -eq 0 ] && [ ! -e "$work/none" ] || complain "--verify --out: exit status $status, or files"
+
 # Ranks that were started differently learn what differs.
 status=0
 timeout $((60 * scale)) "$dualpipe" run -n 2 -- sh -c "exec $train $small --steps 1 --lr 0.00\$((RANK + 1))" \

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,6 +26,25 @@ dp_status_t output_write(void *output, const char *text, size_t bytes)
     return dp_fail(DP_ERR_IO, "%s: %s", to->path != NULL ? to->path : "standard output", strerror(errno));
 }
 
+dp_status_t output_flush(FILE *file, const char *name)
+{
+    const bool failed = ferror(file) != 0;
+
+    if (fflush(file) != 0)
+        return dp_fail(DP_ERR_IO, "%s: %s", name, strerror(errno));
+    return failed ? dp_fail(DP_ERR_IO, "%s: an earlier write failed", name) : DP_OK;
+}
+
+/* Pipes and devices have nothing to sync: EINVAL. */
+static dp_status_t sync_file(FILE *file, const char *name)
+{
+    dp_status_t status = output_flush(file, name);
+
+    if (status == DP_OK && fsync(fileno(file)) != 0 && errno != EINVAL)
+        status = dp_fail(DP_ERR_IO, "%s: %s", name, strerror(errno));
+    return status;
+}
+
 static void remove_regular(const char *path)
 {
     struct stat info;
@@ -35,16 +55,11 @@ static void remove_regular(const char *path)
 
 dp_status_t output_close(output_t *output, dp_status_t status)
 {
-    int failed;
-
-    if (output->path == NULL) {
-        if ((fflush(stdout) != 0 || ferror(stdout)) && status == DP_OK)
-            status = dp_fail(DP_ERR_IO, "standard output: %s", strerror(errno));
-        return status;
-    }
-    failed = ferror(output->file);
-    failed |= fclose(output->file) != 0;
-    if (failed && status == DP_OK)
+    if (output->path == NULL)
+        return status == DP_OK ? output_flush(stdout, "standard output") : status;
+    if (status == DP_OK)
+        status = sync_file(output->file, output->path);
+    if (fclose(output->file) != 0 && status == DP_OK)
         status = dp_fail(DP_ERR_IO, "%s: %s", output->path, strerror(errno));
     if (status != DP_OK)
         remove_regular(output->path);

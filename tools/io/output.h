@@ -15,8 +15,10 @@ typedef struct output {
 dp_status_t output_open(output_t *output, const char *path);
 /* A dp_write_fn: user is the output_t. */
 dp_status_t output_write(void *output, const char *text, size_t bytes);
-/* Closes what was opened; a file is removed when `status`, or its writing, is a failure. Returns
- * the first failure. */
+/* Hands on what was printed. Its error has the cause, unless that is gone with an earlier write. */
+dp_status_t output_flush(FILE *file, const char *name);
+/* Syncs and closes what was opened; a file is removed when `status`, or its writing, is a failure.
+ * Returns the first failure. */
 dp_status_t output_close(output_t *output, dp_status_t status);
 
 /* A JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD. */
