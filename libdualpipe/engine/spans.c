@@ -45,10 +45,27 @@ dp_status_t dp__names_collect(dp_pipeline_t *p)
     return DP_OK;
 }
 
+/* A path that cannot be written is better known before the training than after it. Where a pipeline
+ * is opened again, it is no reason to end the run. */
+static dp_status_t try_file(const dp_pipeline_t *p)
+{
+    const char *path = secure_getenv("DUALPIPE_TRACE");
+    FILE *file;
+
+    if (!p->trace.to_file || dp_group_rank(p->group) != 0 || p->run.failed)
+        return DP_OK;
+    file = path != NULL ? fopen(path, "a") : NULL;
+    if (file == NULL || fclose(file) != 0)
+        return dp_fail(DP_ERR_IO, "DUALPIPE_TRACE=%s: %s; name a file that rank 0 can write, or unset it",
+                       path != NULL ? path : "", strerror(errno));
+    return DP_OK;
+}
+
 dp_status_t dp__records_open(dp_pipeline_t *p)
 {
     size_t bytes;
 
+    DO(try_file(p));
     p->trace.capacity =
         p->plans.training.nspans > p->plans.forward.nspans ? p->plans.training.nspans : p->plans.forward.nspans;
     p->trace.ngathers = dp__zero_is_on(p) ? p->nchunks : 0;
@@ -190,22 +207,22 @@ static dp_status_t write_text(void *user, const char *text, size_t bytes)
     return fwrite(text, 1, bytes, user) == bytes ? DP_OK : dp_fail(DP_ERR_IO, "%s", strerror(errno));
 }
 
-static dp_status_t write_file(const dp_timeline_t *timeline)
+static dp_status_t write_file(const dp_timeline_t *timeline, const char *path)
 {
-    const char *path = secure_getenv("DUALPIPE_TRACE");
     FILE *file = path != NULL ? fopen(path, "w") : NULL;
     dp_status_t status;
 
     if (file == NULL)
-        return dp_fail(DP_ERR_IO, "%s: %s", path != NULL ? path : "no file", strerror(errno));
+        return dp_fail(DP_ERR_IO, "%s", strerror(errno));
     status = dp_timeline_write_chrome(timeline, write_text, file);
     if (fclose(file) != 0 && status >= 0)
-        status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+        status = dp_fail(DP_ERR_IO, "%s", strerror(errno));
     return status;
 }
 
 void dp__trace_write(dp_pipeline_t *p)
 {
+    const char *path = secure_getenv("DUALPIPE_TRACE");
     dp_timeline_t *timeline = NULL;
     dp_status_t status;
 
@@ -213,9 +230,9 @@ void dp__trace_write(dp_pipeline_t *p)
         return;
     status = dp_pipeline_timeline(p, &timeline);
     if (status >= 0 && timeline != NULL)
-        status = write_file(timeline);
+        status = write_file(timeline, path);
     if (status < 0)
-        dp_log(DP_LOG_WARN, "engine", "rank %d: DUALPIPE_TRACE: nothing was written: %s", dp_group_rank(p->group),
-               dp_last_error());
+        dp_log(DP_LOG_ERROR, "engine", "rank %d: DUALPIPE_TRACE=%s: the trace was not written: %s",
+               dp_group_rank(p->group), path != NULL ? path : "", dp_last_error());
     dp_timeline_free(timeline);
 }

@@ -531,9 +531,21 @@ static dp_status_t step_twice(rank_t *rank, dp_pipeline_t *p)
     return status < 0 ? status : rank_step(p, 0, NULL);
 }
 
+static int untraced; /* errors in the log that say so */
+
+static void count_untraced(void *user, int level, const char *origin, const char *message)
+{
+    (void)user, (void)origin;
+    untraced += level == DP_LOG_ERROR &&
+                strstr(message, "DUALPIPE_TRACE=/dev/full: the trace was not written: No space left") != NULL;
+}
+
+/* _i 0: a run; 1: one that fails; 2: the file cannot be made; 3: it cannot be written to. */
 START_TEST(the_environment_asks_for_a_trace)
 {
     static const char *const parts[] = {"traceEvents", "rank 1", "\"attention"};
+    static const char *const refusal[] = {"rank 0", "DUALPIPE_TRACE=/no/such/folder/trace.json: No such file"};
+    static const dp_status_t ends[] = {DP_OK, DP_ERR_INVALID, DP_ERR_IO, DP_OK};
     char path[] = "/tmp/dualpipe-trace-XXXXXX", text[1 << 16];
     rank_t ranks[2];
     size_t bytes;
@@ -541,15 +553,19 @@ START_TEST(the_environment_asks_for_a_trace)
     int fd = mkstemp(path);
 
     ck_assert_int_ge(fd, 0);
-    setenv("DUALPIPE_TRACE", _i < 2 ? path : "/no/such/folder/trace.json", 1);
+    setenv("DUALPIPE_TRACE", _i < 2 ? path : _i == 2 ? "/no/such/folder/trace.json" : "/dev/full", 1);
+    untraced = 0;
+    dp_log_set(count_untraced, NULL, DP_LOG_WARN);
     for (int r = 0; r < 2; r++) {
         rank_prepare(&ranks[r], "1f1b", 4);
         ranks[r].use = step_twice;
         ranks[r].argument = _i;
     }
     ranks_run(ranks, 2);
+    dp_log_set(NULL, NULL, 0);
     for (int r = 0; r < 2; r++)
-        rank_expect(&ranks[r], r, _i == 1 ? DP_ERR_INVALID : DP_OK, NULL, 0);
+        rank_expect(&ranks[r], r, ends[_i], refusal, _i == 2 ? 2 : 0);
+    ck_assert_int_eq(untraced, _i == 3);
     file = fopen(path, "r");
     ck_assert_ptr_nonnull(file);
     bytes = fread(text, 1, sizeof(text) - 1, file);
@@ -1333,7 +1349,7 @@ int main(void)
     tcase_add_loop_test(options, copies_of_a_stage_must_be_alike, 0, 3);
     tcase_add_loop_test(options, a_builder_fails_on_one_rank, 0, 4);
     tcase_add_loop_test(options, data_of_an_end_are_missing, 0, 6);
-    tcase_add_loop_test(options, the_environment_asks_for_a_trace, 0, 3);
+    tcase_add_loop_test(options, the_environment_asks_for_a_trace, 0, 4);
     tcase_add_loop_test(options, what_was_built_is_unbuilt_once, 0, 3);
     suite_add_tcase(suite, options);
 
