@@ -134,9 +134,9 @@ timeout 60 "$dualpipe" run --prefix -n 2 -- sh -c 'for i in 1 2 3; do echo $i; s
 [ "$(sort "$work/lived" | tr '\n' ' ')" = "0 1 " ] || complain "a full disk below standard output has ended ranks"
 lines err 1 'standard output: No space left on device: the ranks go on'
 
-# What the launcher tells the ranks of an end is whole, or it says so: 7 lines of 75 bytes do not fit into 512.
+# What the launcher tells the ranks of an end is whole, or it says so: 14 lines of 75 bytes do not fit into 512 or 1,024.
 command='a limit of file sizes'
-(trap '' XFSZ; ulimit -f 1; exec "$dualpipe" run -n 7 -- sh -c 'exit 111') >"$work/out" 2>"$work/err"
+(trap '' XFSZ; ulimit -f 1; exec "$dualpipe" run -n 14 -- sh -c 'exit 111') >"$work/out" 2>"$work/err"
 lines err 1 'the ranks cannot be told of an end: its line is cut off'
 
 # ---- status ----
