@@ -102,6 +102,7 @@ static void lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
 {
     if (c->phase == DP__PHASE_GONE)
         return;
+    heed_ends(p); /* who goes may have heard of an end that we have not: that is the cause */
     if (dp__is_hub(p))
         dp__hub_lost(p, c, status);
     else

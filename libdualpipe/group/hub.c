@@ -508,13 +508,13 @@ static void reform_failed(dp__process_t *p, bool waited, const char *why)
 }
 
 /* "...: of 4 ranks these did not reach it: 2, 3; a second rank 1 was refused" */
-static void join_failed(dp__process_t *p, bool waited, const char *why)
+static void join_failed(dp__process_t *p, const char *why)
 {
     dp__rank_list_t missing = {0};
     char hint[384];
 
     if (p->join.lost[0] != '\0') {
-        reform_failed(p, waited, why);
+        reform_failed(p, true, why);
         return;
     }
     dp__address_hint(&p->join.address, dp__host_of(p, 0), hint, sizeof(hint));
@@ -532,7 +532,11 @@ void dp__hub_door_shut(dp__process_t *p)
     close(p->hub.listener);
     p->hub.listener = -1;
     dp__door_text(p, why, sizeof(why));
-    join_failed(p, false, why); /* the living are on their way */
+    /* who came in place of a dead rank, when others were done already, has lost nobody either */
+    if (p->join.lost[0] == '\0')
+        dp__cause_set(&p->cause, DP_ERR_PEER, "%.480s before all ranks had joined", why);
+    else
+        reform_failed(p, false, why); /* the living are on their way */
 }
 
 static void name_missing(const dp__process_t *p, const char *text, char *longer, size_t bytes)
@@ -550,7 +554,7 @@ void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const cha
     char longer[DP__CAUSE_BYTES];
 
     if (status == DP_ERR_RENDEZVOUS && dp__signal_value(&p->join.done) == 0) {
-        join_failed(p, true, text);
+        join_failed(p, text);
         return;
     }
     if (control != 0 && control == p->hub.gather.number && p->hub.gather.arrived > 0) {
@@ -738,7 +742,7 @@ void dp__hub_tick(dp__process_t *p, int64_t now_ns)
         replace_stopped(p, now_ns);
     if (dp__signal_value(&p->join.done) == 0 && now_ns >= p->join.deadline_ns) {
         snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join.limit_ns * 1e-9);
-        join_failed(p, true, text);
+        join_failed(p, text);
     }
 }
 

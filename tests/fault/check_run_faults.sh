@@ -172,6 +172,16 @@ done
 begin "left early" -n 3 --grace 60 -- sh -c 'test "$RANK" = 1 && exit 0; exec "$0" work' "$rank"
 expect_end 13 4000
 require out '^\[0\] rank 1 (pid [0-9]*) exited with status 0 before all ranks had joined'
+# The same where the launcher might start ranks again: rank 0 waits at its door, which is shut, or comes back to one that is.
+for late in 0 0.5; do
+    begin "left early, respawn, $late" -n 3 --respawn 2 --grace 60 -- sh -c 'test "$RANK" != 1 || { sleep '$late'; exit 0; }; exec "$0" work' "$rank"
+    expect_end 13 4000
+    require out '^\[0\] .*rank 1 (pid [0-9]*) exited with status 0 before all ranks had joined'
+done
+begin "back too late" -n 3 --respawn 2 --grace 60 -- \
+    sh -c 'case $RANK,$DUALPIPE_LAUNCH in 0,*again=1) exec "$0" work ;; 0,*) kill -9 $$ ;; *) sleep 0.5 ;; esac' "$rank"
+expect_end 13 4000
+require out '^\[0\] .*rank [12] (pid [0-9]*) exited with status 0 before all ranks had joined'
 
 # Restarts are spaced (0.1 and 0.2 s), so that a fault which passes does not use up all of them; the third death in a row at
 # the same place is the end.
