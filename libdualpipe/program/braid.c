@@ -99,17 +99,100 @@ static bool merge_canonically(dp__merge_t *x, dp__pair_step_t *steps)
     return true;
 }
 
+/* ---- two forwards, as published ---- */
+
+/* The segment of that role: of the layer that pass 0 or 1 is in, or of the one before (shift
+ * -1). */
+typedef struct dp__turn {
+    uint8_t pass, role;
+    int8_t shift;
+} dp__turn_t;
+
+enum { TURNS = 14 };
+
+/* A layer of both, over and over. The first pass is ahead: what the profiles call micro-batch 1 in
+ * prefill and 0 in decode. */
+static const dp__turn_t prefill[TURNS] = {
+    {0, DP_ROLE_PROJECT, 0}, {0, DP_ROLE_ATTENTION, 0}, {0, DP_ROLE_DISPATCH, 0},  {1, DP_ROLE_SHARED, -1},
+    {1, DP_ROLE_SUM, -1},    {1, DP_ROLE_PROJECT, 0},   {1, DP_ROLE_ATTENTION, 0}, {1, DP_ROLE_DISPATCH, 0},
+    {0, DP_ROLE_MLP, 0},     {0, DP_ROLE_COMBINE, 0},   {1, DP_ROLE_MLP, 0},       {1, DP_ROLE_COMBINE, 0},
+    {0, DP_ROLE_SHARED, 0},  {0, DP_ROLE_SUM, 0},
+};
+static const dp__turn_t decode[TURNS] = {
+    {0, DP_ROLE_PROJECT, 0},  {1, DP_ROLE_MLP, -1},    {1, DP_ROLE_COMBINE, -1},  {0, DP_ROLE_ATTENTION, 0},
+    {0, DP_ROLE_DISPATCH, 0}, {0, DP_ROLE_SHARED, 0},  {1, DP_ROLE_SUM, -1},      {1, DP_ROLE_PROJECT, 0},
+    {0, DP_ROLE_MLP, 0},      {0, DP_ROLE_COMBINE, 0}, {1, DP_ROLE_ATTENTION, 0}, {1, DP_ROLE_DISPATCH, 0},
+    {1, DP_ROLE_SHARED, 0},   {0, DP_ROLE_SUM, 0},
+};
+
+/* The layer that a pass is in ([0]) and the one before ([1]); length 0: there is none. */
+typedef struct dp__layers {
+    int32_t at[2], length[2];
+} dp__layers_t;
+
+static void enter_layer(const dp__stage_shape_t *stage, dp__layers_t *l)
+{
+    int32_t at = l->at[0] + l->length[0];
+
+    l->at[1] = l->at[0];
+    l->length[1] = l->length[0];
+    while (at < stage->nsegments && dp__layer_length(&stage->segments[at], stage->nsegments - at) == 0)
+        at++;
+    l->at[0] = at;
+    l->length[0] = dp__layer_length(&stage->segments[at], stage->nsegments - at);
+}
+
+/* Segments of no layer go where their pass comes to them: all until `end`. */
+static void put_until(dp__merge_t *x, int pass, int32_t end)
+{
+    for (; x->strand[pass].done < end; x->strand[pass].done++)
+        put_step(x, pass, DP_OP_F, x->strand[pass].done);
+}
+
+static void put_turn(dp__merge_t *x, const dp__turn_t *turn, const dp__layers_t *l)
+{
+    const int32_t at = l->at[-turn->shift], length = l->length[-turn->shift];
+    const int32_t found = dp__layer_find(&x->strand[turn->pass].stage->segments[at], length, turn->role);
+
+    if (found < 0)
+        return;
+    if (found == 0) {
+        put_until(x, turn->pass, at);
+        x->strand[turn->pass].done = at + length;
+    }
+    put_step(x, turn->pass, DP_OP_F, at + found);
+}
+
+/* false: these passes are no two forwards. */
+static bool merge_forwards(dp__merge_t *x, const dp__turn_t *turns)
+{
+    dp__layers_t layers[2] = {{.length = {0}}, {.length = {0}}};
+
+    if (x->n != 2 || x->strand[0].kind != DP_OP_F || x->strand[1].kind != DP_OP_F)
+        return false;
+    do {
+        for (int i = 0; i < 2; i++)
+            enter_layer(x->strand[i].stage, &layers[i]);
+        for (int k = 0; k < TURNS; k++)
+            put_turn(x, &turns[k], &layers[turns[k].pass]);
+    } while (layers[0].length[0] + layers[1].length[0] > 0);
+    for (int i = 0; i < 2; i++)
+        put_until(x, i, x->strand[i].stage->nsegments);
+    return true;
+}
+
 int32_t dp__braid_order(const char *order, const dp_pass_t *passes, int npasses, const dp__stage_shape_t *const *stages,
                         dp__braid_step_t *steps_out, dp__pair_step_t *scratch)
 {
     dp__merge_t x = {.n = npasses, .out = steps_out};
-    bool named = strcmp(order, "canonical") == 0;
+    bool canonical = strcmp(order, "canonical") == 0;
+    const dp__turn_t *turns = strcmp(order, "prefill") == 0 ? prefill : strcmp(order, "decode") == 0 ? decode : NULL;
 
     for (int i = 0; i < npasses; i++)
         x.strand[i] = (dp__strand_t){.stage = stages[i], .kind = passes[i].kind};
-    if (named && merge_canonically(&x, scratch))
+    if ((canonical && merge_canonically(&x, scratch)) || (turns != NULL && merge_forwards(&x, turns)))
         return x.count;
-    if (named || strcmp(order, "turns") == 0)
+    if (canonical || turns != NULL || strcmp(order, "turns") == 0)
         merge_in_turns(&x);
     else if (!merge_as_written(&x, order))
         return -1;

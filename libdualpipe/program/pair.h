@@ -29,6 +29,13 @@ typedef struct dp__pair_step {
     int16_t segment;
 } dp__pair_step_t;
 
+enum { DP__LAYER_SEGMENTS = 7 }; /* at most */
+
+/* How many of the first of n segments are a layer (types.h); 0: they are none. */
+int32_t dp__layer_length(const dp__segment_shape_t *segments, int32_t n);
+/* The segment of that role among n; -1: there is none. */
+int32_t dp__layer_find(const dp__segment_shape_t *segments, int32_t n, int role);
+
 /* Merges the segments of one forward and one full backward; nf or nb may be 0 (a lone F or B). The
  * order is that of dp_segment_role_t; leftover layers follow alone. steps_out has room for nf + 2 *
  * nb entries. Source: deepseek-ai/profile-data, training trace. */

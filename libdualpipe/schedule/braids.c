@@ -12,8 +12,9 @@ static dp_status_t check_order(const dp_braid_t *braid, const char *order)
 
         if (pass < 0 || pass >= braid->npasses)
             return dp_fail(DP_ERR_INVALID,
-                           "braid: '%c' in its order is none of its %d passes; names are canonical and turns", *c,
-                           braid->npasses);
+                           "braid: '%c' in its order is none of its %d passes; names are canonical, turns, prefill and "
+                           "decode",
+                           *c, braid->npasses);
         if (weight && braid->passes[pass].kind != DP_OP_B)
             return dp_fail(DP_ERR_INVALID, "braid: '%c' in its order, but pass %c is no B, whose W it would be", *c,
                            'a' + pass);

@@ -114,9 +114,10 @@ static dp_status_t list_rank(const dp_schedule_t *full, int32_t rank, int64_t ex
     return DP_OK;
 }
 
-/* forwards: those of the rank, or the first ones of its pairs. */
-static dp_status_t put_rank_forwards(const dp_schedule_t *full, int32_t rank, int overlap, const dp_pass_t *forwards,
-                                     dp_schedule_t *schedule)
+/* forwards: those of the rank, or the first ones of its pairs; order: of pairs, NULL: there are
+ * none. */
+static dp_status_t put_rank_forwards(const dp_schedule_t *full, int32_t rank, const char *order,
+                                     const dp_pass_t *forwards, dp_schedule_t *schedule)
 {
     int32_t microbatches = dp_schedule_path_microbatches(full, 0);
     int64_t n = schedule->first[rank + 1] - schedule->first[rank];
@@ -129,24 +130,24 @@ static dp_status_t put_rank_forwards(const dp_schedule_t *full, int32_t rank, in
 
         two[1].microbatch++;
         *op = (dp_op_t){DP_OP_F, two[0].chunk, -1, two[0].microbatch, -1};
-        if (!overlap || two[1].microbatch == microbatches)
+        if (order == NULL || two[1].microbatch == microbatches)
             continue;
-        status = dp_schedule_add_braid(schedule, &(dp_braid_t){2, two, "turns"}, &number);
+        status = dp_schedule_add_braid(schedule, &(dp_braid_t){2, two, order}, &number);
         *op = (dp_op_t){DP_OP_BRAID, -1, -1, number, -1};
     }
     return status;
 }
 
-static dp_status_t put_schedule(const dp_schedule_t *full, int overlap, dp_pass_t *forwards, int64_t *counts,
+static dp_status_t put_schedule(const dp_schedule_t *full, const char *order, dp_pass_t *forwards, int64_t *counts,
                                 dp_schedule_t **only)
 {
     int32_t microbatches = dp_schedule_path_microbatches(full, 0);
-    int64_t row = (int64_t)full->chunks * (overlap ? (microbatches + 1) / 2 : microbatches);
+    int64_t row = (int64_t)full->chunks * (order != NULL ? (microbatches + 1) / 2 : microbatches);
     dp_status_t status = DP_OK;
 
-    if (overlap)
+    if (order != NULL)
         status = order_pairs(full, counts, forwards);
-    for (int32_t r = 0; r < full->ranks && !overlap && status >= 0; r++) {
+    for (int32_t r = 0; r < full->ranks && order == NULL && status >= 0; r++) {
         status = list_rank(full, r, row, forwards + r * row);
         counts[r] = row;
     }
@@ -154,12 +155,13 @@ static dp_status_t put_schedule(const dp_schedule_t *full, int overlap, dp_pass_
         status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks,
                                     counts, only);
     for (int32_t r = 0; r < full->ranks && status >= 0; r++)
-        status = put_rank_forwards(full, r, overlap, forwards + r * row, *only);
+        status = put_rank_forwards(full, r, order, forwards + r * row, *only);
     return status;
 }
 
 dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out)
 {
+    static const char *const orders[] = {NULL, "turns", "prefill", "decode"};
     size_t ranks = (size_t)schedule->ranks;
     size_t all = ranks * (size_t)schedule->chunks * (size_t)dp_schedule_path_microbatches(schedule, 0);
     int64_t *counts = dp__calloc(ranks, sizeof(*counts));
@@ -168,7 +170,13 @@ dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_
     dp_status_t status;
 
     *forwards_out = NULL;
-    status = counts != NULL && forwards != NULL ? put_schedule(schedule, overlap != 0, forwards, counts, &only)
+    if (overlap < 0 || overlap > DP_FORWARDS_DECODE) {
+        dp__free(forwards);
+        dp__free(counts);
+        return dp_fail(DP_ERR_INVALID, "dp_schedule_forwards: overlap %d: it is one of DP_FORWARDS_SERIAL to _DECODE",
+                       overlap);
+    }
+    status = counts != NULL && forwards != NULL ? put_schedule(schedule, orders[overlap], forwards, counts, &only)
                                                 : dp_fail(DP_ERR_NOMEM, "schedule: no memory for %zu forwards", all);
     dp__free(forwards);
     dp__free(counts);

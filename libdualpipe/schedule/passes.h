@@ -26,7 +26,8 @@ static inline int dp__pass_flow(int kind)
 /* An order without letters. */
 static inline bool dp__order_is_named(const char *order)
 {
-    return strcmp(order, "canonical") == 0 || strcmp(order, "turns") == 0;
+    return strcmp(order, "canonical") == 0 || strcmp(order, "turns") == 0 || strcmp(order, "prefill") == 0 ||
+           strcmp(order, "decode") == 0;
 }
 
 /* The passes of a plain operation that is no start: FB has two. */

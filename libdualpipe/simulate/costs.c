@@ -8,7 +8,8 @@
 
 #include "base/sized.h"
 
-const char *const dp__segment_names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
+const char *const dp__segment_names[DP_ROLE_SUM] = {"attention", "dispatch", "mlp", "combine",
+                                                    "project",   "shared",   "sum"};
 
 static dp_status_t check_topology(const dp_topology_t *given, double bytes)
 {

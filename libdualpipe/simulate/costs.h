@@ -8,7 +8,8 @@
 #include <stdbool.h>
 
 /* By index of dp_segment_costs_t. */
-extern const char *const dp__segment_names[DP_SEGMENT_COSTS];
+/* By role: that of role r is number r - 1. */
+extern const char *const dp__segment_names[DP_ROLE_SUM];
 
 /* Largest cost or scale: sums over the largest program stay far from the end of a double. */
 #define DP__COST_MAX 1e15

@@ -48,7 +48,7 @@ typedef struct run {
     const dp_program_t *program;
     dp_timeline_t *timeline;
     dp__rank_result_t *results;
-    uint16_t names[DP_ROLE_COMBINE + 1]; /* by role */
+    uint16_t names[DP_ROLE_SUM + 1]; /* by role */
     message_t *messages;
     ends_t *ends;      /* of each message; none for commands under CREDITS */
     double *link_free; /* by link */
@@ -494,7 +494,7 @@ static dp_status_t name_segments(run_t *run)
 {
     dp_status_t status = DP_OK;
 
-    for (int role = DP_ROLE_OTHER; role <= DP_ROLE_COMBINE && status >= 0 && run->timeline != NULL; role++)
+    for (int role = DP_ROLE_OTHER; role <= DP_ROLE_SUM && status >= 0 && run->timeline != NULL; role++)
         status = dp_timeline_name(run->timeline, role == DP_ROLE_OTHER ? "other" : dp__segment_names[role - 1],
                                   &run->names[role]);
     return status;

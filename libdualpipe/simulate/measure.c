@@ -40,7 +40,7 @@ typedef struct sums {
     double *busy;        /* [stages] */
     mean_t ops[CLASSES]; /* lengths */
     mean_t inside[2][3]; /* F, I, W in operations that hold more; [1]: in pairs */
-    mean_t segment[DP_SEGMENT_COSTS][PASSES];
+    mean_t segment[DP_ROLE_SUM][PASSES];
     mean_t recomputed; /* R in operations that have an I */
     int64_t forwards;  /* operations with a forward */
     double hop;        /* shortest send; negative: none */
@@ -306,6 +306,11 @@ static void fill_segments(const sums_t *sums, double layers, dp_segment_costs_t 
         segments->w[s] = mean_value(&sums->segment[s][2]);
         segments->r[s] = mean_value(&sums->segment[s][RECOMPUTED]);
     }
+    for (int s = 0; s < DP_SEGMENT_FINE; s++) {
+        segments->fine_f[s] = mean_value(&sums->segment[DP_SEGMENT_COSTS + s][0]);
+        segments->fine_i[s] = mean_value(&sums->segment[DP_SEGMENT_COSTS + s][1]);
+        segments->fine_w[s] = mean_value(&sums->segment[DP_SEGMENT_COSTS + s][2]);
+    }
 }
 
 static void fill_scale(const sums_t *sums, double *scale)
@@ -388,6 +393,11 @@ static void put_segments(const dp_segment_costs_t *segments, dp__out_t *out)
     for (int s = 0; s < DP_SEGMENT_COSTS; s++)
         dp__out_put(out, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", dp__segment_names[s], segments->f[s],
                     dp__segment_names[s], segments->i[s], dp__segment_names[s], segments->w[s]);
+    for (int s = 0; s < DP_SEGMENT_FINE; s++)
+        if (segments->fine_f[s] + segments->fine_i[s] + segments->fine_w[s] > 0.0)
+            dp__out_put(out, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", dp__segment_names[DP_SEGMENT_COSTS + s],
+                        segments->fine_f[s], dp__segment_names[DP_SEGMENT_COSTS + s], segments->fine_i[s],
+                        dp__segment_names[DP_SEGMENT_COSTS + s], segments->fine_w[s]);
     for (int s = 0; s < DP_SEGMENT_COSTS; s++)
         if (segments->r[s] > 0.0)
             dp__out_put(out, "%s.R=%.9g\n", dp__segment_names[s], segments->r[s]);

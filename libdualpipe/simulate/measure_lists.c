@@ -27,7 +27,7 @@ int dp__span_segment(const dp_timeline_t *timeline, const dp_span_t *span)
 {
     const char *name = dp_timeline_name_text(timeline, span->name);
 
-    for (int s = 0; s < DP_SEGMENT_COSTS; s++)
+    for (int s = 0; s < DP_ROLE_SUM; s++)
         if (strcmp(name, dp__segment_names[s]) == 0)
             return s;
     return -1;
@@ -80,18 +80,40 @@ static double mean_seen(const seen_t *s, int pass)
     return s->count[pass] > 0 ? s->sum[pass] / (double)s->count[pass] : 0.0;
 }
 
+static int role_at(const seen_t *seen, int32_t count, int32_t k)
+{
+    return k >= 0 && k < count ? seen[k].role : DP_ROLE_OTHER;
+}
+
+/* The names of a layer's further segments are anybody's elsewhere. */
+static uint8_t role_in_layer(const seen_t *seen, int32_t count, int32_t k)
+{
+    const int role = seen[k].role;
+
+    if ((role == DP_ROLE_PROJECT && role_at(seen, count, k + 1) != DP_ROLE_ATTENTION) ||
+        (role == DP_ROLE_SHARED &&
+         (role_at(seen, count, k - 1) != DP_ROLE_MLP || role_at(seen, count, k + 1) != DP_ROLE_COMBINE)) ||
+        (role == DP_ROLE_SUM && role_at(seen, count, k - 1) != DP_ROLE_COMBINE))
+        return DP_ROLE_OTHER;
+    return (uint8_t)role;
+}
+
 /* false: one that no forward or no backward came through. */
 static bool fill_list(const seen_t *seen, int32_t count, dp_segment_cost_t *list, double *list_r)
 {
     for (int32_t k = 0; k < count; k++) {
         const seen_t *s = &seen[k];
+        uint8_t role;
 
         if (s->count[0] == 0 || s->count[1] == 0)
             return false;
-        list[k] = (dp_segment_cost_t){.role = s->role,
+        role = role_in_layer(seen, count, k);
+        list[k] = (dp_segment_cost_t){.role = role,
                                       .lane = s->lane,
                                       .has_weight = s->count[2] > 0,
-                                      .begins_part = s->role <= DP_ROLE_ATTENTION,
+                                      .begins_part =
+                                          role == DP_ROLE_OTHER || role == DP_ROLE_PROJECT ||
+                                          (role == DP_ROLE_ATTENTION && role_at(seen, count, k - 1) != DP_ROLE_PROJECT),
                                       .f = mean_seen(s, 0),
                                       .i = mean_seen(s, 1),
                                       .w = mean_seen(s, 2)};

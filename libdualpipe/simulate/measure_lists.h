@@ -14,7 +14,7 @@ static inline double dp__span_length(const dp_span_t *span)
     return (double)(span->busy_ns > 0 ? span->busy_ns : span->end_ns - span->start_ns) / 1e6;
 }
 
-/* A segment is known by its name in a MoE layer: 0 to DP_SEGMENT_COSTS - 1; -1: another one. */
+/* A segment is known by its name in a MoE layer: its role - 1; -1: another one. */
 int dp__span_segment(const dp_timeline_t *timeline, const dp_span_t *span);
 
 /* *lists_out: costs with a list, in one block of memory that dp__free() frees; NULL where a segment

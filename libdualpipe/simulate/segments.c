@@ -12,12 +12,15 @@
 #include "base/sized.h"
 #include "program/pair.h"
 #include "simulate/costs.h"
+#include "simulate/stages.h"
 
 enum { LAYER = DP_SEGMENT_COSTS };
 
 /* A lone operation or a pair of `layers` layers, with room for its parts. */
 typedef struct braid {
-    const dp_segment_costs_t *costs;
+    dp_segment_cost_t layer[DP__LAYER_SEGMENTS];
+    double layer_r[DP__LAYER_SEGMENTS];
+    int32_t length;             /* segments of a layer */
     int32_t segments;           /* of one side */
     dp__segment_shape_t *shape; /* [segments] */
     dp__pair_step_t *steps;     /* [3 * segments] */
@@ -31,35 +34,41 @@ typedef struct braid_times {
     double time, communication, hidden;
 } braid_times_t;
 
-/* Of F and I; weight gradients are computation everywhere. */
-static int lane_of(int32_t segment)
+static const dp_segment_cost_t *cost_of(const braid_t *x, int32_t segment)
 {
-    int32_t role = segment % LAYER + DP_ROLE_ATTENTION;
+    return &x->layer[segment % x->length];
+}
 
-    return role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
+/* Of F and I; weight gradients are computation everywhere. */
+static int lane_of(const braid_t *x, int32_t segment)
+{
+    return cost_of(x, segment)->lane == DP_LANE_ALL_TO_ALL;
 }
 
 static double cost_of_step(const braid_t *x, const dp__pair_step_t *step)
 {
-    const double *costs = step->pass == DP_OP_F ? x->costs->f : step->pass == DP_OP_I ? x->costs->i : x->costs->w;
+    const dp_segment_cost_t *c = cost_of(x, step->segment);
 
-    return costs[step->segment % LAYER];
+    return step->pass == DP_OP_F ? c->f : step->pass == DP_OP_I ? c->i : c->w;
 }
 
-/* F follows the segment before it, I the one after it, W the I of the same segment. */
+/* F follows the segment before it, I the one after it, W the I of the same segment. Shared experts
+ * follow what is on their lane, and only their lane follows them. */
 static double ready_time(const braid_t *x, const dp__pair_step_t *step)
 {
-    if (step->pass == DP_OP_F)
-        return step->segment > 0 ? x->end[0][step->segment - 1] : 0.0;
-    if (step->pass == DP_OP_I)
-        return step->segment + 1 < x->segments ? x->end[1][step->segment + 1] : 0.0;
-    return x->end[1][step->segment];
+    int32_t by = step->pass == DP_OP_F ? -1 : 1, from = step->segment + by;
+
+    if (step->pass == DP_OP_W)
+        return x->end[1][step->segment];
+    if (from < 0 || from >= x->segments || cost_of(x, step->segment)->role == DP_ROLE_SHARED)
+        return 0.0;
+    return x->end[step->pass == DP_OP_I][cost_of(x, from)->role == DP_ROLE_SHARED ? from + by : from];
 }
 
 /* What is recomputed before an I: on its lane at once. */
 static void run_recompute(braid_t *x, const dp__pair_step_t *step, double free_at[2])
 {
-    double r = step->pass == DP_OP_I ? x->costs->r[step->segment % LAYER] : 0.0;
+    double r = step->pass == DP_OP_I ? x->layer_r[step->segment % x->length] : 0.0;
 
     if (r == 0.0)
         return;
@@ -91,7 +100,7 @@ static braid_times_t run_braid(braid_t *x, int32_t nsteps)
     for (int32_t s = 0; s < x->segments; s++)
         x->end[0][s] = x->end[1][s] = 0.0;
     for (int32_t k = 0; k < nsteps; k++) {
-        int lane = x->steps[k].pass == DP_OP_W ? 0 : lane_of(x->steps[k].segment);
+        int lane = x->steps[k].pass == DP_OP_W ? 0 : lane_of(x, x->steps[k].segment);
         double cost = cost_of_step(x, &x->steps[k]), start;
 
         run_recompute(x, &x->steps[k], free_at);
@@ -128,6 +137,14 @@ static dp_status_t take_segments(const dp_segment_costs_t *given, dp_segment_cos
     if (segments->layers < 1 || segments->layers > DP_SEGMENT_LAYERS)
         return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible", segments->layers,
                        DP_SEGMENT_LAYERS);
+    for (int s = 0; s < DP_SEGMENT_FINE; s++) {
+        const double all[] = {segments->fine_f[s], segments->fine_i[s], segments->fine_w[s]};
+
+        for (int p = 0; p < 3; p++)
+            if (!isfinite(all[p]) || all[p] < 0.0 || all[p] > DP__COST_MAX / (4 * LAYER) / segments->layers)
+                return dp_fail(DP_ERR_INVALID, "segment costs: %s.%c is %g; a cost is 0 or more, and finite",
+                               dp__segment_names[LAYER + s], "FIW"[p], all[p]);
+    }
     for (int s = 0; s < LAYER; s++) {
         const double r = segments->r[s];
         const double all[] = {segments->f[s], segments->i[s], segments->w[s], r};
@@ -136,7 +153,7 @@ static dp_status_t take_segments(const dp_segment_costs_t *given, dp_segment_cos
             if (!isfinite(all[p]) || all[p] < 0.0 || all[p] > DP__COST_MAX / (4 * LAYER) / segments->layers)
                 return dp_fail(DP_ERR_INVALID, "segment costs: %s.%c is %g; a cost is 0 or more, and finite",
                                dp__segment_names[s], "FIWR"[p], all[p]);
-        if (r > 0.0 && lane_of(s))
+        if (r > 0.0 && (s + 1 == DP_ROLE_DISPATCH || s + 1 == DP_ROLE_COMBINE))
             return dp_fail(DP_ERR_INVALID,
                            "segment costs: %s.R is %g; what is sent between ranks is not sent once more",
                            dp__segment_names[s], r);
@@ -146,17 +163,20 @@ static dp_status_t take_segments(const dp_segment_costs_t *given, dp_segment_cos
 
 static dp_status_t allocate_braid(const dp_segment_costs_t *segments, braid_t *x)
 {
-    size_t n = (size_t)segments->layers * LAYER;
+    size_t n;
 
-    *x = (braid_t){.costs = segments, .segments = (int32_t)n};
+    *x = (braid_t){.segments = 0};
+    x->length = dp__layer_costs(segments, x->layer, x->layer_r);
+    x->segments = segments->layers * x->length;
+    n = (size_t)x->segments;
     if (!dp__arrays(DP__ARRAY(x->shape, n), DP__ARRAY(x->steps, 3 * n), DP__ARRAY(x->end[0], n),
                     DP__ARRAY(x->end[1], n), DP__ARRAY(x->from[0], 4 * n), DP__ARRAY(x->to[0], 4 * n),
                     DP__ARRAY(x->from[1], 4 * n), DP__ARRAY(x->to[1], 4 * n)))
         return dp_fail(DP_ERR_NOMEM, "segment costs: no memory for %d layers", segments->layers);
     for (size_t s = 0; s < n; s++)
-        x->shape[s] = (dp__segment_shape_t){.role = (uint8_t)(s % LAYER + DP_ROLE_ATTENTION),
-                                            .lane = lane_of((int32_t)s) ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
-                                            .has_weight = segments->w[s % LAYER] > 0.0};
+        x->shape[s] = (dp__segment_shape_t){.role = cost_of(x, (int32_t)s)->role,
+                                            .lane = cost_of(x, (int32_t)s)->lane,
+                                            .has_weight = cost_of(x, (int32_t)s)->has_weight};
     return DP_OK;
 }
 

@@ -14,7 +14,7 @@ static dp_status_t check_segment(const dp_segment_cost_t *s, int32_t stage, int3
                        "simulate: segment %d of stage %d runs on lane %d; there are compute (0) and "
                        "all-to-all (1)",
                        segment, stage, s->lane);
-    if (s->role > DP_ROLE_COMBINE)
+    if (s->role > DP_ROLE_SUM)
         return dp_fail(DP_ERR_INVALID, "simulate: segment %d of stage %d has the unknown role %d", segment, stage,
                        s->role);
     if (!dp__cost_in_bounds(s->f) || !dp__cost_in_bounds(s->i) || !dp__cost_in_bounds(s->w))
@@ -51,7 +51,14 @@ static dp_status_t check_list(const dp_segment_costs_t *c, int32_t stages)
 
             if (status >= 0 && c->list_r != NULL)
                 status = check_recompute(c->list_r[k], c->list[k].lane, s, k - c->first[s]);
-
+            if (status >= 0 && c->list[k].role == DP_ROLE_SHARED &&
+                (k == c->first[s] || k + 1 == c->first[s + 1] || c->list[k].begins_part || c->list[k + 1].begins_part ||
+                 c->list[k].lane != DP_LANE_COMPUTE || c->list[k - 1].role == DP_ROLE_SHARED))
+                status =
+                    dp_fail(DP_ERR_INVALID,
+                            "simulate: segment %d of stage %d is of shared experts; one such stands between others "
+                            "of its layer, on the compute lane",
+                            k - c->first[s], s);
             if (status < 0)
                 return status;
         }
@@ -59,34 +66,78 @@ static dp_status_t check_list(const dp_segment_costs_t *c, int32_t stages)
     return DP_OK;
 }
 
+static double cost_of_role(const double *coarse, const double *fine, int role)
+{
+    return role > DP_SEGMENT_COSTS ? fine[role - DP_SEGMENT_COSTS - 1] : coarse[role - 1];
+}
+
+static bool takes_time(const dp_segment_costs_t *c, int role)
+{
+    return cost_of_role(c->f, c->fine_f, role) + cost_of_role(c->i, c->fine_i, role) +
+               cost_of_role(c->w, c->fine_w, role) >
+           0.0;
+}
+
+static bool has_role(const dp_segment_costs_t *c, int role)
+{
+    if (role == DP_ROLE_SHARED || role == DP_ROLE_SUM)
+        return takes_time(c, DP_ROLE_SHARED) || takes_time(c, DP_ROLE_SUM);
+    return role != DP_ROLE_PROJECT || takes_time(c, role);
+}
+
+int32_t dp__layer_costs(const dp_segment_costs_t *c, dp_segment_cost_t out[DP__LAYER_SEGMENTS],
+                        double r_out[DP__LAYER_SEGMENTS])
+{
+    static const uint8_t roles[DP__LAYER_SEGMENTS] = {DP_ROLE_PROJECT, DP_ROLE_ATTENTION, DP_ROLE_DISPATCH, DP_ROLE_MLP,
+                                                      DP_ROLE_SHARED,  DP_ROLE_COMBINE,   DP_ROLE_SUM};
+    int32_t n = 0;
+
+    for (size_t k = 0; k < DP__LAYER_SEGMENTS; k++) {
+        const int role = roles[k];
+        const double w = cost_of_role(c->w, c->fine_w, role);
+        const bool moves = role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
+
+        if (!has_role(c, role))
+            continue;
+        r_out[n] = role <= DP_SEGMENT_COSTS ? c->r[role - 1] : 0.0;
+        out[n] = (dp_segment_cost_t){.role = (uint8_t)role,
+                                     .lane = moves ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
+                                     .has_weight = w > 0.0,
+                                     .begins_part = n == 0,
+                                     .f = cost_of_role(c->f, c->fine_f, role),
+                                     .i = cost_of_role(c->i, c->fine_i, role),
+                                     .w = w};
+        n++;
+    }
+    return n;
+}
+
 /* One stage's share of the layers; with a part of a layer left over, all are that much cheaper. */
 static dp_status_t make_layers(const dp_segment_costs_t *c, int32_t split, dp__stages_t *out, int32_t *count_out)
 {
-    int32_t layers = (c->layers + split - 1) / split;
-    double part = (double)c->layers / split / layers;
+    int32_t layers = (c->layers + split - 1) / split, length;
+    double part = (double)c->layers / split / layers, unit_r[DP__LAYER_SEGMENTS];
+    dp_segment_cost_t unit[DP__LAYER_SEGMENTS];
 
     if (c->layers < 1 || c->layers > DP_SEGMENT_LAYERS)
         return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible", c->layers,
                        DP_SEGMENT_LAYERS);
-    *count_out = layers * DP_SEGMENT_COSTS;
+    length = dp__layer_costs(c, unit, unit_r);
+    *count_out = layers * length;
     if (!dp__arrays(DP__ARRAY(out->layers, *count_out), DP__ARRAY(out->layers_r, *count_out)))
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d layers", layers);
     for (int32_t k = 0; k < *count_out; k++) {
-        int32_t s = k % DP_SEGMENT_COSTS;
-        bool moves = s + 1 == DP_ROLE_DISPATCH || s + 1 == DP_ROLE_COMBINE;
+        dp_segment_cost_t *at = &out->layers[k];
         dp_status_t status;
 
-        out->layers[k] = (dp_segment_cost_t){.role = (uint8_t)(s + 1),
-                                             .lane = moves ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
-                                             .has_weight = c->w[s] > 0.0,
-                                             .begins_part = s == 0,
-                                             .f = c->f[s] * part,
-                                             .i = c->i[s] * part,
-                                             .w = c->w[s] * part};
-        out->layers_r[k] = c->r[s] * part;
-        status = check_segment(&out->layers[k], 0, k);
+        *at = unit[k % length];
+        at->f *= part;
+        at->i *= part;
+        at->w *= part;
+        out->layers_r[k] = unit_r[k % length] * part;
+        status = check_segment(at, 0, k);
         if (status >= 0)
-            status = check_recompute(out->layers_r[k], out->layers[k].lane, 0, k);
+            status = check_recompute(out->layers_r[k], at->lane, 0, k);
         if (status < 0)
             return status;
     }

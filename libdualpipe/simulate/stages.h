@@ -22,6 +22,10 @@ typedef struct dp__stages {
     dp__segment_shape_t *shapes;
 } dp__stages_t;
 
+/* The segments of one layer, in forward order: how many. */
+int32_t dp__layer_costs(const dp_segment_costs_t *costs, dp_segment_cost_t out[DP__LAYER_SEGMENTS],
+                        double r_out[DP__LAYER_SEGMENTS]);
+
 /* costs: resolved, with segments. Clear with dp__stages_clear, also after failure. */
 dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__stages_t *out);
 void dp__stages_clear(dp__stages_t *stages);

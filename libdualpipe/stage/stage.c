@@ -156,6 +156,23 @@ static const void *at(const void *array, uint32_t stride, int32_t index)
     return (const char *)array + (size_t)stride * (size_t)index;
 }
 
+/* What waits for the segments beside a SHARED one need not wait for it. */
+static dp_status_t check_shared_experts(const dp__stage_part_t *part, int32_t index)
+{
+    const dp_segment_t *s = part->segments;
+    const int32_t last = part->part.nsegments - 1;
+
+    for (int32_t i = 0; i <= last; i++)
+        if (s[i].role == DP_ROLE_SHARED &&
+            (i == 0 || i == last || s[i].lane != DP_LANE_COMPUTE || s[0].lane != DP_LANE_COMPUTE ||
+             s[last].lane != DP_LANE_COMPUTE || s[i - 1].role == DP_ROLE_SHARED))
+            return dp_fail(DP_ERR_INVALID,
+                           "part %d segment %s has DP_ROLE_SHARED: one such segment stands between others, on the "
+                           "compute lane, and so do the part's first and last",
+                           index, s[i].name);
+    return DP_OK;
+}
+
 static dp_status_t take_segments(dp_stage_t *stage, dp__stage_part_t *part, int32_t index)
 {
     const dp_segment_t *given = part->part.segments;
@@ -178,7 +195,7 @@ static dp_status_t take_segments(dp_stage_t *stage, dp__stage_part_t *part, int3
         stage->host |= part->segments[s].host_forward != NULL || part->segments[s].host_backward_input != NULL ||
                        part->segments[s].host_backward_weight != NULL || part->segments[s].host_recompute != NULL;
     }
-    return DP_OK;
+    return check_shared_experts(part, index);
 }
 
 static dp_status_t take_sizes(const dp_stage_t *stage, dp__stage_part_t *part, int32_t index)

@@ -41,9 +41,12 @@ static void end_hold(held_t *held, int kind, double share, int forward_only)
 /* Passes begin at their first letter and end at their last; under a name, all at once. */
 static void add_braid(held_t *held, const dp_braid_t *braid, double share, int forward_only)
 {
-    int named = strcmp(braid->order, "canonical") == 0 || strcmp(braid->order, "turns") == 0;
+    static const char *const names[] = {"canonical", "turns", "prefill", "decode"};
+    int named = 0;
     size_t left[DP_BRAID_PASSES] = {0};
 
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        named |= strcmp(braid->order, names[i]) == 0;
     for (const char *c = braid->order; *c != '\0' && !named; c++)
         left[*c >= 'a' ? *c - 'a' : *c - 'A']++;
     for (int32_t i = 0; i < braid->npasses && named; i++)

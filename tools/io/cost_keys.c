@@ -16,11 +16,12 @@
 
 enum { F, I, W, B, FB, HOP, BYTES, BANDWIDTH, BARRIER, LAYERS };
 
-static const char *const names[COST_KEYS] = {"F",           "I",           "W",           "B",           "FB",
-                                             "HOP",         "BYTES",       "BANDWIDTH",   "BARRIER",     "LAYERS",
-                                             "attention.F", "attention.I", "attention.W", "dispatch.F",  "dispatch.I",
-                                             "dispatch.W",  "mlp.F",       "mlp.I",       "mlp.W",       "combine.F",
-                                             "combine.I",   "combine.W",   "R",           "attention.R", "mlp.R"};
+static const char *const names[COST_KEYS] = {
+    "F",          "I",          "W",         "B",           "FB",          "HOP",         "BYTES",
+    "BANDWIDTH",  "BARRIER",    "LAYERS",    "attention.F", "attention.I", "attention.W", "dispatch.F",
+    "dispatch.I", "dispatch.W", "mlp.F",     "mlp.I",       "mlp.W",       "combine.F",   "combine.I",
+    "combine.W",  "project.F",  "project.I", "project.W",   "shared.F",    "shared.I",    "shared.W",
+    "sum.F",      "sum.I",      "sum.W",     "R",           "attention.R", "mlp.R"};
 
 int cost_keys_find(const char *name, size_t length)
 {
@@ -144,6 +145,13 @@ dp_status_t cost_keys_segments(const cost_keys_t *keys, dp_segment_costs_t *segm
         segments.f[s] = value[3 * s];
         segments.i[s] = value[3 * s + 1];
         segments.w[s] = value[3 * s + 2];
+    }
+    for (int s = 0; s < DP_SEGMENT_FINE; s++) {
+        const double *fine = keys->value + COST_KEY_FINE + 3 * s;
+
+        segments.fine_f[s] = fine[0];
+        segments.fine_i[s] = fine[1];
+        segments.fine_w[s] = fine[2];
     }
     segments.r[DP_ROLE_ATTENTION - 1] = keys->value[COST_KEY_R + 1];
     segments.r[DP_ROLE_MLP - 1] = keys->value[COST_KEY_R + 2];

@@ -10,7 +10,8 @@
 enum {
     /* F to LAYERS come before attention.F, ... */
     COST_KEY_SEGMENTS = 10,
-    COST_KEY_R = COST_KEY_SEGMENTS + 3 * DP_SEGMENT_COSTS, /* R, attention.R, mlp.R */
+    COST_KEY_FINE = COST_KEY_SEGMENTS + 3 * DP_SEGMENT_COSTS, /* project.F, ... */
+    COST_KEY_R = COST_KEY_FINE + 3 * DP_SEGMENT_FINE,         /* R, attention.R, mlp.R */
     COST_KEYS = COST_KEY_R + 3
 };
 

@@ -180,13 +180,18 @@ START_TEST(a_pair_is_a_braid)
 }
 END_TEST
 
-/* "F0 I3 W3 ..." with the pass in front */
+/* "F0 I3 W3 ..." with the pass in front; of a layer cut finer where there are seven segments. */
 static void order_of(const char *order, const char *kinds, int segments, char *out)
 {
-    static const dp__segment_shape_t shapes[4] = {{DP_ROLE_ATTENTION, 0, 1, 1, 0},
+    static const dp__segment_shape_t coarse[4] = {{DP_ROLE_ATTENTION, 0, 1, 1, 0},
                                                   {DP_ROLE_DISPATCH, 1, 0, 0, 0},
                                                   {DP_ROLE_MLP, 0, 1, 0, 0},
                                                   {DP_ROLE_COMBINE, 1, 0, 0, 0}};
+    static const dp__segment_shape_t fine[7] = {{DP_ROLE_PROJECT, 0, 1, 1, 0},  {DP_ROLE_ATTENTION, 0, 1, 0, 0},
+                                                {DP_ROLE_DISPATCH, 1, 0, 0, 0}, {DP_ROLE_MLP, 0, 1, 0, 0},
+                                                {DP_ROLE_SHARED, 0, 1, 0, 0},   {DP_ROLE_COMBINE, 1, 0, 0, 0},
+                                                {DP_ROLE_SUM, 0, 0, 0, 0}};
+    const dp__segment_shape_t *shapes = segments == 7 ? fine : coarse;
     const dp__stage_shape_t stage = {.nsegments = segments, .segments = shapes}, *stages[8];
     dp__braid_step_t steps[64];
     dp__pair_step_t scratch[64];
@@ -224,6 +229,10 @@ static const struct {
     {"canonical", "W", 4, "aW2 aW0"},
     {"turns", "FB", 4, "aF0 bI3 aF1 bI2 bW2 aF2 bI1 aF3 bI0 bW0"},
     {"turns", "IW", 4, "aI3 aI2 bW2 aI1 aI0 bW0"},
+    {"prefill", "FF", 4, "aF0 aF1 bF0 bF1 aF2 aF3 bF2 bF3"},
+    {"prefill", "FFF", 4, "aF0 bF0 cF0 aF1 bF1 cF1 aF2 bF2 cF2 aF3 bF3 cF3"}, /* turns */
+    {"decode", "F", 4, "aF0 aF1 aF2 aF3"},
+    {"canonical", "FB", 7, "bI6 bI5 aF0 aF1 bI4 bI3 aF2 bI2 bW4 bW3 aF3 aF4 bI1 bI0 bW1 bW0 aF5 aF6"},
     {"aabbBB", "FB", 2, "aF0 aF1 bI1 bI0 bW0"},
     {"abBabB", "FB", 2, "aF0 bI1 aF1 bI0 bW0"},
     {"aabbB", "FB", 2, "none"},
@@ -241,6 +250,74 @@ START_TEST(known_orders)
 }
 END_TEST
 
+/* What is published of two micro-batches: "attention1" is that of micro-batch 1. Micro-batch 1 is
+ * ahead in prefill, 0 in decode. */
+static const struct {
+    const char *order;
+    int ahead; /* the micro-batch */
+    int fine;  /* attention in two */
+    const char *compute, *all_to_all;
+} published[] = {
+    {"prefill", 1, 0, "attention1 shared0 attention0 mlp1 mlp0 shared1", "combine0 dispatch1 dispatch0 combine1"},
+    {"decode", 0, 1, "shared0 project1 mlp0 attention1 shared1 project0 mlp1 attention0",
+     "dispatch0 combine0 dispatch1 combine1"},
+};
+
+enum { PUBLISHED_LAYERS = 6 };
+
+/* One lane of a braid of two forwards, without sums. */
+static void lane_of_order(int which, int lane, char *out)
+{
+    static const char *const names[] = {"other", "attention", "dispatch", "mlp", "combine", "project", "shared", "sum"};
+    static const uint8_t roles[] = {DP_ROLE_PROJECT, DP_ROLE_ATTENTION, DP_ROLE_DISPATCH, DP_ROLE_MLP,
+                                    DP_ROLE_SHARED,  DP_ROLE_COMBINE,   DP_ROLE_SUM};
+    dp__segment_shape_t shapes[2 + 7 * PUBLISHED_LAYERS];
+    const dp__stage_shape_t stage = {.nsegments = 0, .segments = shapes}, *stages[2];
+    dp__stage_shape_t full = stage;
+    dp__braid_step_t steps[4 * (2 + 7 * PUBLISHED_LAYERS)];
+    dp__pair_step_t scratch[3 * (2 + 7 * PUBLISHED_LAYERS)];
+    const dp_pass_t passes[2] = {{DP_OP_F, 0, 0, 0}, {DP_OP_F, 0, 0, 1}};
+    int n = 0, taken[2] = {0};
+    int32_t count;
+
+    shapes[n++] = (dp__segment_shape_t){DP_ROLE_OTHER, 0, 0, 1, 0}; /* an embedding */
+    for (int l = 0; l < PUBLISHED_LAYERS; l++)
+        for (int k = published[which].fine ? 0 : 1; k < 7; k++)
+            shapes[n++] =
+                (dp__segment_shape_t){roles[k], roles[k] == DP_ROLE_DISPATCH || roles[k] == DP_ROLE_COMBINE, 0, 0, 0};
+    shapes[n++] = (dp__segment_shape_t){DP_ROLE_OTHER, 0, 0, 1, 0}; /* a head */
+    full.nsegments = n;
+    stages[0] = stages[1] = &full;
+    count = dp__braid_order(published[which].order, passes, 2, stages, steps, scratch);
+    ck_assert_int_eq(count, 2 * n);
+    *out = '\0';
+    for (int32_t k = 0; k < count; k++) {
+        const dp__segment_shape_t *shape = &shapes[steps[k].segment];
+
+        taken[steps[k].pass]++;
+        if (shape->lane == lane && shape->role != DP_ROLE_SUM && shape->role != DP_ROLE_OTHER)
+            sprintf(out + strlen(out), "%s%d ", names[shape->role],
+                    steps[k].pass == 0 ? published[which].ahead : 1 - published[which].ahead);
+    }
+    ck_assert_int_eq(taken[0], n);
+    ck_assert_int_eq(taken[1], n);
+}
+
+/* From the second layer until the last, both lanes are the published cycle over and over. */
+START_TEST(published_orders)
+{
+    for (int lane = 0; lane < 2; lane++) {
+        const char *cycle = lane == 0 ? published[_i].compute : published[_i].all_to_all;
+        char text[8192], expected[8192] = "";
+
+        for (int l = 0; l < PUBLISHED_LAYERS - 2; l++)
+            sprintf(expected + strlen(expected), "%s ", cycle);
+        lane_of_order(_i, lane, text);
+        ck_assert_msg(strstr(text, expected) != NULL, "%s, lane %d: %s", published[_i].order, lane, text);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("braids");
@@ -250,6 +327,7 @@ int main(void)
     tcase_add_test(tc, one_braid_is_a_step);
     tcase_add_loop_test(tc, a_pair_is_a_braid, 0, 3);
     tcase_add_loop_test(tc, known_orders, 0, (int)(sizeof(orders) / sizeof(orders[0])));
+    tcase_add_loop_test(tc, published_orders, 0, 2);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }
