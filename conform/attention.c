@@ -213,6 +213,7 @@ static dp_status_t attention_open(block_t *b)
         .kv_rank = b->layer.kv_rank,
         .rope_dim = b->layer.rope_dim,
         .recompute = b->recompute,
+        .apart = b->apart,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &attention);
@@ -244,13 +245,38 @@ static dp_status_t attention_params(const block_t *b, dp_param_t *out)
     return table_of(b)->params(b->instance, out);
 }
 
+/* Between the halves anything may be written to scratch; the first gets no y and no dx, the second
+ * no dy. */
+static dp_status_t call_halves(pass_t *p, int step, const dp_io_t *io)
+{
+    const block_t *b = p->block;
+    const dp_attention_vt_t *vt = table_of(b);
+    dp_status_t (*const halves[][2])(dp_attention_t *, const dp_io_t *,
+                                     dp_stream_t *) = {{vt->project, vt->attend},
+                                                       {vt->attend_backward_input, vt->project_backward_input},
+                                                       {vt->attend_backward_weight, vt->project_backward_weight}};
+    dp_io_t half = *io;
+    dp_status_t status;
+
+    half.y = NULL;
+    half.dx = NULL;
+    status = halves[step][0](b->instance, &half, b->lab->lanes[0]);
+    if (status < 0 || !conform_lab_wait(b->lab, 0, "the first half of a call") ||
+        !conform_area_poison(b->lab, &b->scratch[0]))
+        return status < 0 ? status : DP_ERR_PLUGIN;
+    half = *io;
+    half.dy = NULL;
+    return halves[step][1](b->instance, &half, b->lab->lanes[0]);
+}
+
 static dp_status_t attention_call(pass_t *p, int step, const dp_io_t *io)
 {
     const dp_attention_vt_t *vt = table_of(p->block);
     dp_status_t (*const calls[])(dp_attention_t *, const dp_io_t *, dp_stream_t *) = {vt->forward, vt->backward_input,
                                                                                       vt->backward_weight};
 
-    return calls[step](p->block->instance, io, p->block->lab->lanes[0]);
+    return p->block->sizes.apart ? call_halves(p, step, io)
+                                 : calls[step](p->block->instance, io, p->block->lab->lanes[0]);
 }
 
 static dp_status_t attention_recompute(pass_t *p, const dp_io_t *io)
@@ -612,6 +638,67 @@ static void large_logits_do_not_overflow(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* All bytes of y, dx and the gradients of one micro-batch, behind each other; NULL: failed, or not
+ * for this plugin. */
+static unsigned char *all_bytes(lab_t *lab, const layer_t *layer, const block_t *how, size_t *count_out)
+{
+    block_t b = *how;
+    unsigned char *all = NULL;
+    pass_t p;
+
+    if (!conform_block_open(&b, lab, layer, 79) || !conform_pass_open(&p, &b, 2) ||
+        !conform_pass_run(&p, FORWARD, WEIGHT))
+        return NULL;
+    *count_out = 0;
+    for (int k = 0; k < 3; k++) {
+        const area_t *area = k == 0 ? &p.y : k == 1 ? &p.dx : &b.grads;
+        unsigned char *bytes = conform_area_bytes(lab, area);
+
+        all = realloc(all, *count_out + area->bytes);
+        if (bytes != NULL && all != NULL)
+            memcpy(all + *count_out, bytes, area->bytes);
+        *count_out += area->bytes;
+        free(bytes);
+    }
+    if (!conform_pass_close(&p) || !conform_block_close(&b)) {
+        free(all);
+        return NULL;
+    }
+    return all;
+}
+
+static void calls_may_be_made_in_halves(conform_t *t)
+{
+    static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t) || !conform_block_takes_apart(&lab))
+        return;
+    for (const layer_t *l = conform_kernel_kind(t)->layers; l->batch > 0; l++)
+        for (int k = 0; k < 3 * (DP_RECOMPUTE_FULL + 1); k++) {
+            const block_t whole = {.recompute = (dp_recompute_t)(k / 3), .deterministic = 1};
+            block_t halves = whole;
+            unsigned char *a, *b = NULL;
+            layer_t layer = *l;
+            size_t count = 0;
+            bool same;
+
+            layer.dtype = dtypes[k % 3];
+            halves.apart = 1;
+            a = all_bytes(&lab, &layer, &whole, &count);
+            if (a != NULL)
+                b = all_bytes(&lab, &layer, &halves, &count);
+            same = a != NULL && b != NULL && memcmp(a, b, count) == 0;
+            EXPECT(t, same || a == NULL,
+                   "recompute %d: y, dx or gradients have other bits when calls are made in halves", k / 3);
+            free(a);
+            free(b);
+            if (conform_failed(t))
+                return;
+        }
+    conform_lab_close(&lab);
+}
+
 /* One graph of all calls: launched twice it gives the same outputs, and adds the gradients
  * twice. */
 static void calls_can_be_captured(conform_t *t)
@@ -696,6 +783,9 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(documents_are_as_if_alone, 0,
                   "Packed documents give the outputs and gradients that each gives as its own micro-batch.")},
     {CONFORM_CASE(large_logits_do_not_overflow, 0, "Logits of some thousand give finite outputs and gradients.")},
+    {CONFORM_CASE(calls_may_be_made_in_halves, 0,
+                  "With config.apart, if the plugin has it, each call is two, with the same bits; scratch may change "
+                  "between them.")},
     {CONFORM_CASE(calls_can_be_captured, 0,
                   "All calls may become a graph of the device, which can be launched again and again.")},
     {CONFORM_CASE(memory_is_linear_in_the_sequence, 0,
@@ -741,6 +831,7 @@ LATENT_KERNEL(nothing_is_left_behind)
 LATENT(outputs_see_the_past_and_themselves)
 LATENT(gradients_reach_the_past_and_themselves)
 LATENT(large_logits_do_not_overflow)
+LATENT(calls_may_be_made_in_halves)
 LATENT(calls_can_be_captured)
 LATENT(memory_is_linear_in_the_sequence)
 
@@ -804,6 +895,7 @@ static const conform_case_t latent_cases[] = {
     {LATENT_CASE(outputs_see_the_past_and_themselves)},
     {LATENT_CASE(gradients_reach_the_past_and_themselves)},
     {LATENT_CASE(large_logits_do_not_overflow)},
+    {LATENT_CASE(calls_may_be_made_in_halves)},
     {LATENT_CASE(calls_can_be_captured)},
     {LATENT_CASE(memory_is_linear_in_the_sequence)},
     {0},

@@ -466,6 +466,16 @@ bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed)
     return false;
 }
 
+bool conform_block_takes_apart(lab_t *lab)
+{
+    block_t b = {.apart = 1};
+
+    if (!conform_block_open_any(&b, lab, 61)) /* which skips */
+        return false;
+    CHECK(lab->t, b.sizes.apart == 1, "open takes apart 1, and sizes say that apart is %d", (int)b.sizes.apart);
+    return conform_block_close(&b);
+}
+
 bool conform_block_close(block_t *b)
 {
     lab_t *lab = b->lab;

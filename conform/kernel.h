@@ -155,6 +155,7 @@ struct block {
     int32_t rank, ranks; /* in the expert group; ranks 0: alone */
     uint32_t replicas;
     dp_recompute_t recompute;
+    uint32_t apart;           /* calls are made apart */
     const int32_t *placement; /* [replicas] */
     const void *ep_vt;        /* does dispatch and combine; NULL: the plugin */
     float capacity;
@@ -193,6 +194,8 @@ bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t s
  * there is none. */
 bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed);
 bool conform_block_close(block_t *b);
+/* Whether the plugin has calls apart; false: it has none and the case is skipped, or failed. */
+bool conform_block_takes_apart(lab_t *lab);
 /* Gradients minus what they began with; to be freed. */
 double *conform_block_gradients(block_t *b);
 

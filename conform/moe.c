@@ -187,6 +187,7 @@ static dp_status_t moe_open(block_t *b)
         .route_groups = b->layer.groups,
         .route_limit = b->layer.limit,
         .ep_vt = b->ep_vt,
+        .apart = b->apart,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &moe);
@@ -231,14 +232,41 @@ static dp_status_t moe_recompute(pass_t *p, const dp_io_t *io)
     const block_t *b = p->block;
     const dp_moe_io_t moe_io = {.struct_size = sizeof(moe_io), .io = io, .aux_scale = (float)KERNEL_AUX_SCALE};
 
-    return table_of(b)->experts_recompute(b->instance, &moe_io, b->lab->lanes[0]);
+    const dp_status_t status =
+        b->sizes.apart ? table_of(b)->shared_recompute(b->instance, &moe_io, b->lab->lanes[0]) : DP_OK;
+
+    return status < 0 ? status : table_of(b)->experts_recompute(b->instance, &moe_io, b->lab->lanes[0]);
+}
+
+typedef dp_status_t (*call_fn)(dp_moe_t *, const dp_moe_io_t *, dp_stream_t *);
+
+/* What a call leaves to a separate one, which comes before or behind it; the other gets neither y
+ * nor dy. Shared experts may run beside dispatch and combine: here before experts. */
+static dp_status_t call_apart(const block_t *b, int step, call_fn call, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const dp_moe_vt_t *vt = table_of(b);
+    dp_io_t without = *io->io;
+    dp_moe_io_t rest = *io;
+    const call_fn before = step == EXPERTS     ? vt->shared
+                           : step == COMBINE_B ? vt->sum_backward
+                           : step == EXPERTS_I ? vt->shared_backward_input
+                           : step == EXPERTS_W ? vt->shared_backward_weight
+                                               : NULL;
+    dp_status_t status = before != NULL ? before(b->instance, io, s) : DP_OK;
+
+    without.y = step == COMBINE ? NULL : without.y;
+    without.dy = step == COMBINE_B ? NULL : without.dy;
+    rest.io = &without;
+    if (status >= 0)
+        status = call(b->instance, &rest, s);
+    return status >= 0 && step == COMBINE ? vt->sum(b->instance, io, s) : status;
 }
 
 static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
 {
     const block_t *b = p->block;
     const dp_moe_vt_t *vt = table_of(b);
-    dp_status_t (*const calls[STEPS])(dp_moe_t *, const dp_moe_io_t *, dp_stream_t *) = {
+    const call_fn calls[STEPS] = {
         [ROUTE] = vt->route,
         [DISPATCH] = vt->dispatch,
         [EXPERTS] = vt->experts,
@@ -264,7 +292,8 @@ static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
         .aux_loss = step == ROUTE && !p->without_aux ? conform_area_memory(&p->aux) : NULL,
         .placement = step == ROUTE && b->replicas > 0 ? conform_area_memory(&b->places) : NULL,
     };
-    status = calls[step](b->instance, &room.io, b->lab->lanes[steps[step].lane]);
+    status = b->sizes.apart ? call_apart(b, step, calls[step], &room.io, b->lab->lanes[steps[step].lane])
+                            : calls[step](b->instance, &room.io, b->lab->lanes[steps[step].lane]);
     memset(&room, 0xff, sizeof(room)); /* work on the stream may not look at it */
     return status;
 }
@@ -587,6 +616,24 @@ static void one_replica_of_each_changes_no_bit(conform_t *t)
     conform_lab_close(&lab);
 }
 
+static void shared_experts_may_be_called_apart(conform_t *t)
+{
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t) || !conform_block_takes_apart(&lab))
+        return;
+    for (const layer_t *l = layers; l->batch > 0; l++)
+        for (int level = DP_RECOMPUTE_NONE; level <= DP_RECOMPUTE_FULL; level++) {
+            const block_t blocks[2] = {
+                {.rank = t->rank, .ranks = t->size, .recompute = (dp_recompute_t)level},
+                {.rank = t->rank, .ranks = t->size, .recompute = (dp_recompute_t)level, .apart = 1}};
+
+            if (l->experts % (uint32_t)t->size == 0 && !same_bits(&lab, l, blocks, "whole calls and calls apart"))
+                return;
+        }
+    conform_lab_close(&lab);
+}
+
 static void a_plugin_may_do_dispatch_and_combine(conform_t *t)
 {
     const dp_plugin_t *plugin;
@@ -850,6 +897,10 @@ static const conform_case_t cases[] = {
                   "Row i of an expert goes to replica (i + rank + micro-batch) mod c of its c ")},
     {CONFORM_CASE(a_plugin_may_do_dispatch_and_combine, 4,
                   "With config.ep_vt all bits are those of the plugin's own exchanges."),
+     .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
+    {CONFORM_CASE(shared_experts_may_be_called_apart, 2,
+                  "With config.apart, if the plugin has it, shared experts and the sum of the rows are separate "
+                  "calls, with the same bits."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(ties_go_to_the_lower_expert, 0, "Of equal scores the lower expert is chosen.")},
     {CONFORM_CASE(

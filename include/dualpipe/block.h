@@ -27,7 +27,7 @@
  * NULL one with DP_ERR_INVALID and its name.
  *
  * Since 0.2: dp_param_t.shared, dp_recompute_t, dp_block_sizes_t.backward_buffer_bytes,
- * .recomputes; dp_io_t.backward_buffer, .tokens, .documents, .document_ends. */
+ * .recomputes, .apart; dp_io_t.backward_buffer, .tokens, .documents, .document_ends. */
 #ifndef DUALPIPE_BLOCK_H
 #define DUALPIPE_BLOCK_H
 
@@ -86,6 +86,8 @@ typedef struct dp_block_sizes {
      * call */
     size_t backward_buffer_bytes;
     uint32_t recomputes; /* 1: backward_input needs the block's recompute before it */
+    /* 1: the instance was opened with the configuration's `apart`, and is called so */
+    uint64_t apart; /* 64 bits: behind what was padding */
 } dp_block_sizes_t;
 #define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, recomputes)
 

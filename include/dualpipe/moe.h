@@ -96,6 +96,10 @@ typedef struct dp_moe_config {
      * closes, with its exchange ids; the bits are the same. NULL: the plugin's own exchanges. A
      * completed table, as dp_plugin_interface gives it; outlives the instance. */
     const struct dp_ep_vt *ep_vt;
+    /* 1: shared experts and the sum of a token's rows are separate calls (see dp_moe_vt_t), so that
+     * shared experts run beside dispatch or combine. The bits are the same. DP_ERR_UNSUPPORTED: the
+     * plugin has no such calls */
+    uint32_t apart;
 } dp_moe_config_t;
 #define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, ep_vt)
 
@@ -125,9 +129,9 @@ typedef struct dp_moe_io {
  * calls in the order above. Passes of different micro-batches may interleave (F&B pairs), in the
  * same order on all ranks of the expert group. The [all-to-all] calls of one instance go to one
  * stream; the host orders the streams by events, so that each call finds what the one before it
- * left. All functions but experts_recompute and about are required. All calls are [enqueue s] and
- * [capture]; those marked [compute] also [sm<=share]. Every call may use backward buffers, too
- * (block.h). */
+ * left. All functions but experts_recompute, about and those behind it are required. All calls are
+ * [enqueue s] and [capture]; those marked [compute] also [sm<=share]. Every call may use backward
+ * buffers, too (block.h). */
 typedef struct dp_moe_vt {
     uint32_t struct_size;
     uint32_t caps; /* 0: there are none yet. What a plugin does not do it refuses at open */
@@ -182,6 +186,30 @@ typedef struct dp_moe_vt {
     /** NULL, or how this instance computes, where it has a choice, for reports: "products of
      *  experts: mma.sync". A line without its end; the instance's. [any] */
     const char *(*about)(const dp_moe_t *moe);
+
+    /* With config.apart:
+     *
+     *   forward   route | dispatch | experts | combine | sum      shared: after route, before sum
+     *   backward  sum_backward | combine_backward | experts_backward_* | dispatch_backward |
+     *             route_backward_*         shared_backward_input: after sum_backward, before
+     *             dispatch_backward begins; shared_backward_weight: after it
+     *
+     * `shared` may run beside dispatch, experts and combine, shared_backward_input beside
+     * combine_backward: they share no memory that any of these writes. combine then does not write
+     * io.y, combine_backward does not read io.dy, and experts and its backwards leave out shared
+     * experts. All are [compute] [enqueue s] [capture] [sm<=share]. */
+
+    /** shared experts on own tokens. */
+    dp_status_t (*shared)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** h, shared experts and the rows that came back, into io.y. */
+    dp_status_t (*sum)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** keeps io.dy for the others. */
+    dp_status_t (*sum_backward)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    dp_status_t (*shared_backward_input)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** adds to the gradients of shared experts; without work, as the others. */
+    dp_status_t (*shared_backward_weight)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** as experts_recompute, of shared experts, before shared_backward_input. */
+    dp_status_t (*shared_recompute)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 } dp_moe_vt_t;
 #define DP_MOE_VT_MIN DP_SIZE_TO(dp_moe_vt_t, about)
 

@@ -58,7 +58,8 @@ DP_API DP_CHECKED dp_status_t dp_moe_block_open(const dp_build_context_t *contex
                                                 const dp_moe_block_options_t *options, dp_moe_block_t **block_out);
 
 /** A layer as a part: attention and route, dispatch, experts, combine, with the lanes and roles of
- *  the canonical order. Its parameters are called "attention.wq", "moe.router" and so on.
+ *  the canonical order; with `apart` in a configuration its finer segments (types.h). Its
+ *  parameters are called "attention.wq", "moe.router" and so on.
  *  placement: the expert that each replica is of at first, [replicas], copied; NULL:
  *  dp_replicas_first_placement; ignored without replicas. layer_out: NULL, or the layer for
  *  dp_moe_layer_place; the block's. *part_out (struct_size set by the caller) points into the

@@ -41,9 +41,21 @@ static dp_status_t load_kind(const char *kind, const char *name, const dp_build_
     return dp_plugin_interface(plugin, id, least, table_out);
 }
 
+/* A plugin that does not know `apart` goes on with whole calls, and its sizes say so. */
+static dp_status_t check_apart(uint32_t wanted, dp_status_t status, const dp_block_sizes_t *sizes, const char *kind)
+{
+    if (status < 0 || wanted == sizes->apart)
+        return status;
+    return dp_fail(DP_ERR_UNSUPPORTED,
+                   "dp_moe_block_open: apart is %u, and the %s plugin is called as for %d: give 0, or take another "
+                   "plugin",
+                   wanted, kind, (int)sizes->apart);
+}
+
 static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *context,
                                   const dp_moe_block_options_t *options)
 {
+    dp_block_sizes_t sizes = {.struct_size = sizeof(sizes)};
     dp_attention_config_t config;
     const void *table;
 
@@ -55,7 +67,8 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
     config.documents |= context->documents > 0;
     config.device_vt = context->device_vt;
     config.device = context->device;
-    return b->attention_vt->open(context->host, &config, &b->attention);
+    DO(b->attention_vt->open(context->host, &config, &b->attention));
+    return check_apart(config.apart, b->attention_vt->sizes(b->attention, &sizes), &sizes, "attention");
 }
 
 /* The plugin for dispatch and combine, if one was named. */
@@ -75,6 +88,7 @@ static dp_status_t load_ep(const dp_build_context_t *context, const dp_moe_block
 static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_block_options_t *options,
                             dp_moe_config_t config)
 {
+    dp_block_sizes_t sizes = {.struct_size = sizeof(sizes)};
     const void *table;
 
     DO(load_kind("moe", options->moe, context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table));
@@ -88,7 +102,8 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
     config.comm_rank = context->expert_rank;
     config.comm_size = context->expert_size;
     config.exchange_id = 0;
-    return b->moe_vt->open(context->host, &config, &b->moe);
+    DO(b->moe_vt->open(context->host, &config, &b->moe));
+    return check_apart(config.apart, b->moe_vt->sizes(b->moe, &sizes), &sizes, "MoE");
 }
 
 static dp_status_t open_replicas(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_config_t *moe)

@@ -6,6 +6,9 @@
  *   backward   combine(B) | experts(I), experts(W) | dispatch(B) | route(I) + attention(I),
  *              route(W) + attention(W)
  *
+ * Where an instance was opened with `apart` it has the segments of types.h: attention in halves, of
+ * which the second has route, or shared experts and the sum.
+ *
  * with recompute of experts and of attention before their I where the blocks want it. Parameters,
  * saved, backward_buffer and work memory of the layer are those of attention followed by those of
  * MoE; work memory starts with h, the tensor between the two. */
@@ -20,7 +23,7 @@
 
 #define ALIGNMENT 64
 
-enum { ATTENTION, DISPATCH, MLP, COMBINE, NSEGMENTS };
+enum { PROJECT, ATTENTION, DISPATCH, MLP, SHARED, COMBINE, SUM, NSEGMENTS };
 
 struct dp_moe_layer {
     const dp_attention_vt_t *attention_vt;
@@ -32,7 +35,8 @@ struct dp_moe_layer {
     size_t h_bytes;                   /* of h in work memory */
     dp_block_sizes_t attention_sizes; /* rounded up, so that MoE's memory is aligned */
     dp_block_sizes_t moe_sizes;
-    dp_segment_t segments[NSEGMENTS];
+    dp_segment_t segments[NSEGMENTS]; /* the first nsegments of these are its own */
+    int32_t nsegments;
     dp_block_sizes_t sizes;
     dp_param_t *param_list;
     char *names;
@@ -104,40 +108,110 @@ static dp_status_t call_moe(const dp_moe_layer_t *layer, moe_fn fn, const dp_seg
     return fn(layer->moe, &moe_io, s);
 }
 
-static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+typedef dp_status_t (*attention_fn)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+
+static dp_status_t forward_and_route(const dp_moe_layer_t *layer, attention_fn forward, const dp_segment_call_t *call,
+                                     dp_stream_t *s)
 {
-    const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
     dp_io_t route = moe_io(layer, call);
 
     attention.x = call->x;
     attention.y = h_of(call);
-    DO(layer->attention_vt->forward(layer->attention, &attention, s));
+    DO(forward(layer->attention, &attention, s));
     route.x = h_of(call);
     return call_moe(layer, layer->moe_vt->route, call, &route, s);
 }
 
-static dp_status_t attention_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
+
+    return forward_and_route(layer, layer->attention_vt->forward, call, s);
+}
+
+static dp_status_t attend_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+
+    return forward_and_route(layer, layer->attention_vt->attend, call, s);
+}
+
+static dp_status_t project_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_io_t attention = attention_io(layer, call);
+
+    attention.x = call->x;
+    return layer->attention_vt->project(layer->attention, &attention, s);
+}
+
+static dp_status_t route_and_backward_input(const dp_moe_layer_t *layer, attention_fn backward, void *dx,
+                                            const dp_segment_call_t *call, dp_stream_t *s)
+{
     dp_io_t attention = attention_io(layer, call);
     dp_io_t route = moe_io(layer, call);
 
     route.dx = h_of(call);
     DO(call_moe(layer, layer->moe_vt->route_backward_input, call, &route, s));
     attention.dy = h_of(call);
+    attention.dx = dx;
+    return backward(layer->attention, &attention, s);
+}
+
+static dp_status_t attention_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+
+    return route_and_backward_input(layer, layer->attention_vt->backward_input, call->dx, call, s);
+}
+
+static dp_status_t attend_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+
+    return route_and_backward_input(layer, layer->attention_vt->attend_backward_input, NULL, call, s);
+}
+
+static dp_status_t project_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_io_t attention = attention_io(layer, call);
+
     attention.dx = call->dx;
-    return layer->attention_vt->backward_input(layer->attention, &attention, s);
+    return layer->attention_vt->project_backward_input(layer->attention, &attention, s);
+}
+
+static dp_status_t route_and_backward_weight(const dp_moe_layer_t *layer, attention_fn backward,
+                                             const dp_segment_call_t *call, dp_stream_t *s)
+{
+    dp_io_t attention = attention_io(layer, call);
+    dp_io_t route = moe_io(layer, call);
+
+    DO(call_moe(layer, layer->moe_vt->route_backward_weight, call, &route, s));
+    return backward(layer->attention, &attention, s);
 }
 
 static dp_status_t attention_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_io_t attention = attention_io(layer, call);
-    dp_io_t route = moe_io(layer, call);
 
-    DO(call_moe(layer, layer->moe_vt->route_backward_weight, call, &route, s));
-    return layer->attention_vt->backward_weight(layer->attention, &attention, s);
+    return route_and_backward_weight(layer, layer->attention_vt->backward_weight, call, s);
+}
+
+static dp_status_t attend_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+
+    return route_and_backward_weight(layer, layer->attention_vt->attend_backward_weight, call, s);
+}
+
+static dp_status_t project_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_io_t attention = attention_io(layer, call);
+
+    return layer->attention_vt->project_backward_weight(layer->attention, &attention, s);
 }
 
 static dp_status_t attention_recompute(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -163,49 +237,134 @@ MOE_CALL(experts_forward, experts)
 MOE_CALL(experts_backward_input, experts_backward_input)
 MOE_CALL(experts_backward_weight, experts_backward_weight)
 MOE_CALL(experts_recompute, experts_recompute)
+MOE_CALL(shared_forward, shared)
+MOE_CALL(shared_backward_input, shared_backward_input)
+MOE_CALL(shared_backward_weight, shared_backward_weight)
+MOE_CALL(shared_recompute, shared_recompute)
+MOE_CALL(combine_rows_forward, combine)
+MOE_CALL(combine_rows_backward, combine_backward)
+
+/* The ends of the layer: into y, out of dy. */
+static dp_status_t call_into_y(const dp_moe_layer_t *layer, moe_fn fn, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    dp_io_t io = moe_io(layer, call);
+
+    io.y = call->y;
+    return call_moe(layer, fn, call, &io, s);
+}
+
+static dp_status_t call_out_of_dy(const dp_moe_layer_t *layer, moe_fn fn, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    dp_io_t io = moe_io(layer, call);
+
+    io.dy = call->dy;
+    return call_moe(layer, fn, call, &io, s);
+}
 
 static dp_status_t combine_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_io_t io = moe_io(layer, call);
 
-    io.y = call->y;
-    return call_moe(layer, layer->moe_vt->combine, call, &io, s);
+    return call_into_y(layer, layer->moe_vt->combine, call, s);
 }
 
 static dp_status_t combine_backward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_io_t io = moe_io(layer, call);
 
-    io.dy = call->dy;
-    return call_moe(layer, layer->moe_vt->combine_backward, call, &io, s);
+    return call_out_of_dy(layer, layer->moe_vt->combine_backward, call, s);
 }
 
-static const dp_segment_t segments[NSEGMENTS] = {
-    {.name = "attention",
-     .role = DP_ROLE_ATTENTION,
-     .lane = DP_LANE_COMPUTE,
-     .forward = attention_forward,
-     .backward_input = attention_backward_input,
-     .backward_weight = attention_backward_weight},
-    {.name = "dispatch",
-     .role = DP_ROLE_DISPATCH,
-     .lane = DP_LANE_ALL_TO_ALL,
-     .forward = dispatch_forward,
-     .backward_input = dispatch_backward},
-    {.name = "mlp",
-     .role = DP_ROLE_MLP,
-     .lane = DP_LANE_COMPUTE,
-     .forward = experts_forward,
-     .backward_input = experts_backward_input,
-     .backward_weight = experts_backward_weight},
-    {.name = "combine",
-     .role = DP_ROLE_COMBINE,
-     .lane = DP_LANE_ALL_TO_ALL,
-     .forward = combine_forward,
-     .backward_input = combine_backward},
-};
+static dp_status_t sum_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+
+    return call_into_y(layer, layer->moe_vt->sum, call, s);
+}
+
+static dp_status_t sum_backward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+
+    return call_out_of_dy(layer, layer->moe_vt->sum_backward, call, s);
+}
+
+static const dp_segment_t project = {.name = "project",
+                                     .role = DP_ROLE_PROJECT,
+                                     .lane = DP_LANE_COMPUTE,
+                                     .forward = project_forward,
+                                     .backward_input = project_backward_input,
+                                     .backward_weight = project_backward_weight};
+static const dp_segment_t attention = {.name = "attention",
+                                       .role = DP_ROLE_ATTENTION,
+                                       .lane = DP_LANE_COMPUTE,
+                                       .forward = attention_forward,
+                                       .backward_input = attention_backward_input,
+                                       .backward_weight = attention_backward_weight};
+static const dp_segment_t dispatch = {.name = "dispatch",
+                                      .role = DP_ROLE_DISPATCH,
+                                      .lane = DP_LANE_ALL_TO_ALL,
+                                      .forward = dispatch_forward,
+                                      .backward_input = dispatch_backward};
+static const dp_segment_t mlp = {.name = "mlp",
+                                 .role = DP_ROLE_MLP,
+                                 .lane = DP_LANE_COMPUTE,
+                                 .forward = experts_forward,
+                                 .backward_input = experts_backward_input,
+                                 .backward_weight = experts_backward_weight};
+static const dp_segment_t shared = {.name = "shared",
+                                    .role = DP_ROLE_SHARED,
+                                    .lane = DP_LANE_COMPUTE,
+                                    .forward = shared_forward,
+                                    .backward_input = shared_backward_input,
+                                    .backward_weight = shared_backward_weight};
+static const dp_segment_t combine = {.name = "combine",
+                                     .role = DP_ROLE_COMBINE,
+                                     .lane = DP_LANE_ALL_TO_ALL,
+                                     .forward = combine_forward,
+                                     .backward_input = combine_backward};
+static const dp_segment_t sum = {.name = "sum",
+                                 .role = DP_ROLE_SUM,
+                                 .lane = DP_LANE_COMPUTE,
+                                 .forward = sum_forward,
+                                 .backward_input = sum_backward};
+
+static dp_segment_t *put_segment(dp_moe_layer_t *layer, const dp_segment_t *segment)
+{
+    dp_segment_t *put = &layer->segments[layer->nsegments++];
+
+    *put = *segment;
+    put->struct_size = sizeof(*put);
+    put->self = layer;
+    return put;
+}
+
+/* With R where a block wants it. */
+static void put_segments(dp_moe_layer_t *layer)
+{
+    const bool halves = layer->attention_sizes.apart, apart = layer->moe_sizes.apart;
+    dp_segment_t *put;
+
+    if (halves)
+        (void)put_segment(layer, &project);
+    put = put_segment(layer, &attention);
+    if (halves) {
+        put->forward = attend_forward;
+        put->backward_input = attend_backward_input;
+        put->backward_weight = attend_backward_weight;
+    }
+    put->recompute = layer->attention_sizes.recomputes ? attention_recompute : NULL;
+    (void)put_segment(layer, &dispatch);
+    put_segment(layer, &mlp)->recompute = layer->moe_sizes.recomputes ? experts_recompute : NULL;
+    if (apart)
+        put_segment(layer, &shared)->recompute = layer->moe_sizes.recomputes ? shared_recompute : NULL;
+    put = put_segment(layer, &combine);
+    if (apart) {
+        put->forward = combine_rows_forward;
+        put->backward_input = combine_rows_backward;
+        (void)put_segment(layer, &sum);
+    }
+}
 
 static bool round_sizes(dp_block_sizes_t *sizes)
 {
@@ -268,17 +427,28 @@ static dp_status_t list_params(dp_moe_layer_t *layer)
     return name_params(layer);
 }
 
-/* Segments that a block wants done once more, if it can. */
-static dp_status_t set_recompute(dp_moe_layer_t *layer)
+/* What the blocks' sizes say that they do. */
+static dp_status_t check_calls(const dp_moe_layer_t *layer)
 {
-    if (layer->attention_sizes.recomputes && !DP_HAS(layer->attention_vt, dp_attention_vt_t, recompute))
+    const dp_attention_vt_t *a = layer->attention_vt;
+    const dp_moe_vt_t *m = layer->moe_vt;
+
+    if (layer->attention_sizes.recomputes && !DP_HAS(a, dp_attention_vt_t, recompute))
         return dp_fail(DP_ERR_PLUGIN, "MoE layer: the attention plugin asks to be recomputed and has no recompute");
-    if (layer->moe_sizes.recomputes && !DP_HAS(layer->moe_vt, dp_moe_vt_t, experts_recompute))
+    if (layer->moe_sizes.recomputes && !DP_HAS(m, dp_moe_vt_t, experts_recompute))
         return dp_fail(DP_ERR_PLUGIN, "MoE layer: the MoE plugin asks to be recomputed and has no experts_recompute");
-    if (layer->attention_sizes.recomputes)
-        layer->segments[ATTENTION].recompute = attention_recompute;
-    if (layer->moe_sizes.recomputes)
-        layer->segments[MLP].recompute = experts_recompute;
+    if (layer->attention_sizes.apart &&
+        !(DP_HAS(a, dp_attention_vt_t, project) && DP_HAS(a, dp_attention_vt_t, attend) &&
+          DP_HAS(a, dp_attention_vt_t, attend_backward_input) && DP_HAS(a, dp_attention_vt_t, project_backward_input) &&
+          DP_HAS(a, dp_attention_vt_t, attend_backward_weight) &&
+          DP_HAS(a, dp_attention_vt_t, project_backward_weight)))
+        return dp_fail(DP_ERR_PLUGIN, "MoE layer: the attention plugin asks to be called in halves and has not all");
+    if (layer->moe_sizes.apart &&
+        !(DP_HAS(m, dp_moe_vt_t, shared) && DP_HAS(m, dp_moe_vt_t, sum) && DP_HAS(m, dp_moe_vt_t, sum_backward) &&
+          DP_HAS(m, dp_moe_vt_t, shared_backward_input) && DP_HAS(m, dp_moe_vt_t, shared_backward_weight) &&
+          (!layer->moe_sizes.recomputes || DP_HAS(m, dp_moe_vt_t, shared_recompute))))
+        return dp_fail(DP_ERR_PLUGIN,
+                       "MoE layer: the MoE plugin asks for shared experts and sum to be called apart and has not all");
     return DP_OK;
 }
 
@@ -292,14 +462,10 @@ static dp_status_t build_layer(dp_moe_layer_t *layer, size_t boundary_bytes, dp_
         !round_sizes(&layer->moe_sizes) || !add_sizes(layer, &layer->sizes))
         return dp_fail(DP_ERR_INVALID, "MoE layer: its sizes add up to more than memory can hold");
     DO(list_params(layer));
-    memcpy(layer->segments, segments, sizeof(segments));
-    for (size_t s = 0; s < NSEGMENTS; s++) {
-        layer->segments[s].struct_size = sizeof(layer->segments[s]);
-        layer->segments[s].self = layer;
-    }
-    DO(set_recompute(layer));
+    DO(check_calls(layer));
+    put_segments(layer);
     dp_sized_put(part_out, &(dp_part_t){.struct_size = sizeof(dp_part_t),
-                                        .nsegments = NSEGMENTS,
+                                        .nsegments = layer->nsegments,
                                         .segments = layer->segments,
                                         .sizes = &layer->sizes,
                                         .param_list = layer->param_list,

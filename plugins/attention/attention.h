@@ -33,7 +33,7 @@ typedef struct attn_dims {
 } attn_dims_t;
 
 /* What a plugin takes besides DP_F32 and DP_F64, and attention of plain heads. */
-enum { ATTN_TAKES_BF16 = 1, ATTN_TAKES_LATENT = 2, ATTN_TAKES_DOCUMENTS = 4 };
+enum { ATTN_TAKES_BF16 = 1, ATTN_TAKES_LATENT = 2, ATTN_TAKES_DOCUMENTS = 4, ATTN_TAKES_APART = 8 };
 
 /* config.c: refuses what cannot be, with the reason; asks no device. */
 dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,
@@ -55,7 +55,10 @@ enum {
     ATTN_FORWARD = ATTN_NEED_PARAMS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH | ATTN_NEED_X | ATTN_NEED_Y,
     ATTN_BACKWARD_INPUT = ATTN_NEED_PARAMS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH | ATTN_NEED_DY,
     ATTN_BACKWARD_WEIGHT = ATTN_NEED_PARAMS | ATTN_NEED_GRADS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH,
-    ATTN_RECOMPUTE = ATTN_NEED_PARAMS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH
+    ATTN_RECOMPUTE = ATTN_NEED_PARAMS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH,
+    /* the first halves */
+    ATTN_PROJECT = ATTN_RECOMPUTE | ATTN_NEED_X,
+    ATTN_PROJECT_BACKWARD_INPUT = ATTN_RECOMPUTE
 };
 /* *taken_out: the io with tokens filled in. */
 dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,

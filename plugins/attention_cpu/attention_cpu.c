@@ -57,6 +57,7 @@ static dp_status_t get_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
         .scratch_bytes = a->scratch.bytes,
         .param_count = a->n.params.count,
         .nparams = a->n.params.number,
+        .apart = a->apart,
     };
 
     return answer_sizes(a->host, PLUGIN, &sizes, sizes_out);
@@ -84,76 +85,59 @@ static dp_attention_t of_length(const launch_arg_t *l)
     return a;
 }
 
-static dp_status_t run_forward(void *arg)
-{
-    const launch_arg_t *l = arg;
-    const dp_attention_t a = of_length(l);
+/* A whole pass, or a half of it. */
+#define RUN_PASS(name, first, second)                                                                                  \
+    static dp_status_t name(void *arg)                                                                                 \
+    {                                                                                                                  \
+        const launch_arg_t *l = arg;                                                                                   \
+        const dp_attention_t a = of_length(l);                                                                         \
+        const dp_status_t status = a.passes->first(&a, &l->io);                                                        \
+                                                                                                                       \
+        return status < 0 ? status : a.passes->second(&a, &l->io);                                                     \
+    }
+#define RUN_HALF(name, half)                                                                                           \
+    static dp_status_t name(void *arg)                                                                                 \
+    {                                                                                                                  \
+        const launch_arg_t *l = arg;                                                                                   \
+        const dp_attention_t a = of_length(l);                                                                         \
+                                                                                                                       \
+        return a.passes->half(&a, &l->io);                                                                             \
+    }
+RUN_PASS(run_forward, project, attend)
+RUN_HALF(run_project, project)
+RUN_HALF(run_attend, attend)
+RUN_PASS(run_backward_input, attend_backward_input, project_backward_input)
+RUN_HALF(run_attend_backward_input, attend_backward_input)
+RUN_HALF(run_project_backward_input, project_backward_input)
+RUN_PASS(run_backward_weight, attend_backward_weight, project_backward_weight)
+RUN_HALF(run_attend_backward_weight, attend_backward_weight)
+RUN_HALF(run_project_backward_weight, project_backward_weight)
+RUN_HALF(run_recompute, recompute)
 
-    return a.passes->forward(&a, &l->io);
-}
-
-static dp_status_t run_backward_input(void *arg)
-{
-    const launch_arg_t *l = arg;
-    const dp_attention_t a = of_length(l);
-
-    return a.passes->backward_input(&a, &l->io);
-}
-
-static dp_status_t run_backward_weight(void *arg)
-{
-    const launch_arg_t *l = arg;
-    const dp_attention_t a = of_length(l);
-
-    return a.passes->backward_weight(&a, &l->io);
-}
-
-static dp_status_t run_recompute(void *arg)
-{
-    const launch_arg_t *l = arg;
-    const dp_attention_t a = of_length(l);
-
-    return a.passes->recompute(&a, &l->io);
-}
-
-typedef struct pass {
-    const char *name;
-    dp_launch_fn run;
-    unsigned needs; /* ATTN_NEED_* */
-} pass_t;
-
-static const pass_t pass_forward = {"forward", run_forward, ATTN_FORWARD};
-static const pass_t pass_backward_input = {"backward_input", run_backward_input, ATTN_BACKWARD_INPUT};
-static const pass_t pass_backward_weight = {"backward_weight", run_backward_weight, ATTN_BACKWARD_WEIGHT};
-static const pass_t pass_recompute = {"recompute", run_recompute, ATTN_RECOMPUTE};
-
-static dp_status_t enqueue_pass(const dp_attention_t *a, const pass_t *pass, const dp_io_t *io, dp_stream_t *s)
+static dp_status_t enqueue_pass(const dp_attention_t *a, const char *name, dp_launch_fn run, unsigned needs,
+                                const dp_io_t *io, dp_stream_t *s)
 {
     launch_arg_t arg = {.attention = a};
-    dp_status_t status = attn_check_io(a->host, PLUGIN, &a->n, TAKES, pass->name, io, pass->needs, &arg.io);
+    dp_status_t status = attn_check_io(a->host, PLUGIN, &a->n, TAKES, name, io, needs, &arg.io);
 
-    return status < 0 ? status : a->device_vt->launch(s, pass->run, &arg, sizeof(arg));
+    return status < 0 ? status : a->device_vt->launch(s, run, &arg, sizeof(arg));
 }
 
-static dp_status_t enqueue_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
-{
-    return enqueue_pass(a, &pass_forward, io, s);
-}
-
-static dp_status_t enqueue_backward_input(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
-{
-    return enqueue_pass(a, &pass_backward_input, io, s);
-}
-
-static dp_status_t enqueue_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
-{
-    return enqueue_pass(a, &pass_backward_weight, io, s);
-}
-
-static dp_status_t enqueue_recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
-{
-    return enqueue_pass(a, &pass_recompute, io, s);
-}
+#define ENQUEUE_PASS(pass, needs)                                                                                      \
+    static dp_status_t enqueue_##pass(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)                            \
+    {                                                                                                                  \
+        return enqueue_pass(a, #pass, run_##pass, needs, io, s);                                                       \
+    }
+ENQUEUE_PASS(forward, ATTN_FORWARD)
+ENQUEUE_PASS(project, ATTN_PROJECT)
+ENQUEUE_PASS(attend, ATTN_FORWARD)
+ENQUEUE_PASS(backward_input, ATTN_BACKWARD_INPUT)
+ENQUEUE_PASS(attend_backward_input, ATTN_BACKWARD_INPUT)
+ENQUEUE_PASS(project_backward_input, ATTN_PROJECT_BACKWARD_INPUT)
+ENQUEUE_PASS(backward_weight, ATTN_BACKWARD_WEIGHT)
+ENQUEUE_PASS(attend_backward_weight, ATTN_BACKWARD_WEIGHT)
+ENQUEUE_PASS(project_backward_weight, ATTN_BACKWARD_WEIGHT)
+ENQUEUE_PASS(recompute, ATTN_RECOMPUTE)
 
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
@@ -165,6 +149,12 @@ static const dp_attention_vt_t attention_vt = {
     .backward_input = enqueue_backward_input,
     .backward_weight = enqueue_backward_weight,
     .recompute = enqueue_recompute,
+    .project = enqueue_project,
+    .attend = enqueue_attend,
+    .attend_backward_input = enqueue_attend_backward_input,
+    .project_backward_input = enqueue_project_backward_input,
+    .attend_backward_weight = enqueue_attend_backward_weight,
+    .project_backward_weight = enqueue_project_backward_weight,
 };
 
 static const void *attn_interface(const char *id)

@@ -6,7 +6,7 @@
 
 #include "plugins/attention/attention.h"
 
-#define TAKES  (ATTN_TAKES_LATENT | ATTN_TAKES_DOCUMENTS)
+#define TAKES  (ATTN_TAKES_LATENT | ATTN_TAKES_DOCUMENTS | ATTN_TAKES_APART)
 #define PLUGIN "attention_cpu"
 
 enum {
@@ -57,12 +57,15 @@ typedef struct attn_scratch {
     size_t bytes;
 } attn_scratch_t;
 
-/* The arithmetic for one element type. */
+/* The arithmetic for one element type: two halves of each pass. */
 typedef struct attn_passes {
     void (*fill_rope)(dp_attention_t *a);
-    dp_status_t (*forward)(const dp_attention_t *a, const dp_io_t *io);
-    dp_status_t (*backward_input)(const dp_attention_t *a, const dp_io_t *io);
-    dp_status_t (*backward_weight)(const dp_attention_t *a, const dp_io_t *io);
+    dp_status_t (*project)(const dp_attention_t *a, const dp_io_t *io);
+    dp_status_t (*attend)(const dp_attention_t *a, const dp_io_t *io);
+    dp_status_t (*attend_backward_input)(const dp_attention_t *a, const dp_io_t *io);
+    dp_status_t (*project_backward_input)(const dp_attention_t *a, const dp_io_t *io);
+    dp_status_t (*attend_backward_weight)(const dp_attention_t *a, const dp_io_t *io);
+    dp_status_t (*project_backward_weight)(const dp_attention_t *a, const dp_io_t *io);
     dp_status_t (*recompute)(const dp_attention_t *a, const dp_io_t *io);
 } attn_passes_t;
 
@@ -80,6 +83,7 @@ struct dp_attention {
     size_t q_rank, kv_rank, down_width;
     size_t q_width, k_width, v_width, o_width; /* heads x dim of one token */
     dp_recompute_t recompute;
+    bool apart; /* each pass is called in halves */
     attn_saved_t saved;
     attn_scratch_t scratch;
     size_t rope_bytes;

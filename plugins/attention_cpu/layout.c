@@ -122,6 +122,7 @@ dp_status_t attn_configure(dp_attention_t *a, const dp_attention_config_t *c)
     DO(check_host_device(a->host, c));
     DO(check_recompute(a->host, PLUGIN, a->recompute = c->recompute));
     a->device_vt = c->device_vt;
+    a->apart = c->apart != 0;
     take_sizes(a);
     if (!lay_out_saved(a) || !lay_out_scratch(a) || !lay_out_rope(a))
         return attn_too_large(a->host, PLUGIN, &a->n);

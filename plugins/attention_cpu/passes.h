@@ -96,26 +96,31 @@ static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
     return DP_OK;
 }
 
-/* Queries, keys and values of the rows n, and what the heads make of them. */
-static dp_status_t attend_to(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
+static void project_qkv(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
 {
     project_queries(a, io, n);
     project_keys_values(a, io, n);
     rotate_all(a, io, 1);
-    return attend_documents(a, io);
+}
+
+static dp_status_t compute_project(const dp_attention_t *a, const dp_io_t *io)
+{
+    const attn_saved_t *s = &a->saved;
+    real_t *const n = in_region(io->scratch, a->scratch.rows);
+
+    normalize_rows(saved_array(io, s->normalized), saved_array(io, s->inv_rms), n, io->x, a->hidden,
+                   (const real_t *)io->params + a->n.params.norm, a->tokens, a->hidden, a->n.norm_eps);
+    project_qkv(a, io, n);
+    return DP_OK;
 }
 
 /* x is read before y is written: y may be x. */
-static dp_status_t compute_forward(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t compute_attend(const dp_attention_t *a, const dp_io_t *io)
 {
     const attn_saved_t *s = &a->saved;
     const real_t *const params = io->params;
-    real_t *const normalized = saved_array(io, s->normalized), *const n = in_region(io->scratch, a->scratch.rows);
-    dp_status_t status;
+    const dp_status_t status = attend_documents(a, io);
 
-    normalize_rows(normalized, saved_array(io, s->inv_rms), n, io->x, a->hidden, params + a->n.params.norm, a->tokens,
-                   a->hidden, a->n.norm_eps);
-    status = attend_to(a, io, n);
     if (status < 0)
         return status;
     if (io->y != io->x)
@@ -133,7 +138,8 @@ static dp_status_t recompute_forward(const dp_attention_t *a, const dp_io_t *io)
     if (a->recompute >= DP_RECOMPUTE_FULL) {
         apply_gain(n, saved_array(io, a->saved.normalized), (const real_t *)io->params + a->n.params.norm, a->tokens,
                    a->hidden);
-        return attend_to(a, io, n);
+        project_qkv(a, io, n);
+        return attend_documents(a, io);
     }
     if (a->q_rank > 0) {
         const latent_t l = latent_of_queries(a, io);
@@ -148,56 +154,68 @@ static dp_status_t recompute_forward(const dp_attention_t *a, const dp_io_t *io)
     return DP_OK;
 }
 
-/* The gain's gradient needs dn even without dx. dy is read before dx is written: dx may be dy. */
-static dp_status_t compute_backward_input(const dp_attention_t *a, const dp_io_t *io)
+/* dy is kept: it may lie where dx will. */
+static dp_status_t compute_attend_backward(const dp_attention_t *a, const dp_io_t *io)
 {
     const attn_saved_t *s = &a->saved;
-    const size_t elements = a->tokens * a->hidden;
-    const real_t *const params = io->params, *const normalized = saved_array(io, s->normalized);
-    real_t *const dy = saved_array(io, s->dy), *const dn = in_region(io->scratch, a->scratch.rows);
-    real_t *const dheads = in_region(io->scratch, a->scratch.dheads);
-    dp_status_t status;
+    const real_t *const params = io->params;
+    real_t *const dy = saved_array(io, s->dy), *const dheads = in_region(io->scratch, a->scratch.dheads);
 
-    memcpy(dy, io->dy, elements * sizeof(real_t));
+    memcpy(dy, io->dy, a->tokens * a->hidden * sizeof(real_t));
     gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->n.params.wo,
          a->hidden, 0, dheads, a->o_width);
     dot_rows(in_region(io->scratch, a->scratch.delta), dheads, saved_array(io, s->heads_out), a->tokens * a->heads,
              a->value_dim);
-    status = attend_backward(a, io);
-    if (status < 0)
-        return status;
-    rotate_all(a, io, -1);
+    return attend_backward(a, io);
+}
 
+/* The gain's gradient needs dn even without dx. */
+static dp_status_t compute_project_backward(const dp_attention_t *a, const dp_io_t *io)
+{
+    const attn_saved_t *s = &a->saved;
+    const real_t *const params = io->params, *const normalized = saved_array(io, s->normalized);
+    real_t *const dn = in_region(io->scratch, a->scratch.rows);
+
+    rotate_all(a, io, -1);
     queries_back(a, io, dn);
     keys_values_back(a, io, dn);
     gain_gradient(saved_array(io, s->dnorm), dn, normalized, a->tokens, a->hidden);
     if (io->dx != NULL) {
         normalize_backward(dn, params + a->n.params.norm, normalized, saved_array(io, s->inv_rms), a->tokens,
                            a->hidden);
-        add_residual(io->dx, dy, dn, elements);
+        add_residual(io->dx, saved_array(io, s->dy), dn, a->tokens * a->hidden);
     }
     return DP_OK;
 }
 
-static dp_status_t compute_backward_weight(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t compute_attend_weight(const dp_attention_t *a, const dp_io_t *io)
 {
     const attn_saved_t *s = &a->saved;
-    const real_t *const params = io->params;
-    real_t *const grads = io->grads, *const n = in_region(io->scratch, a->scratch.rows);
 
-    apply_gain(n, saved_array(io, s->normalized), params + a->n.params.norm, a->tokens, a->hidden);
+    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, saved_array(io, s->heads_out), a->o_width,
+         saved_array(io, s->dy), a->hidden, 1, (real_t *)io->grads + a->n.params.wo, a->hidden);
+    return DP_OK;
+}
+
+static dp_status_t compute_project_weight(const dp_attention_t *a, const dp_io_t *io)
+{
+    const attn_saved_t *s = &a->saved;
+    real_t *const n = in_region(io->scratch, a->scratch.rows);
+
+    apply_gain(n, saved_array(io, s->normalized), (const real_t *)io->params + a->n.params.norm, a->tokens, a->hidden);
     queries_weight(a, io, n);
     keys_values_weight(a, io, n);
-    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, saved_array(io, s->heads_out), a->o_width,
-         saved_array(io, s->dy), a->hidden, 1, grads + a->n.params.wo, a->hidden);
-    accumulate_row(grads + a->n.params.norm, saved_array(io, s->dnorm), a->hidden);
+    accumulate_row((real_t *)io->grads + a->n.params.norm, saved_array(io, s->dnorm), a->hidden);
     return DP_OK;
 }
 
 const attn_passes_t REAL(attn_passes) = {
     .fill_rope = fill_rope,
-    .forward = compute_forward,
-    .backward_input = compute_backward_input,
-    .backward_weight = compute_backward_weight,
+    .project = compute_project,
+    .attend = compute_attend,
+    .attend_backward_input = compute_attend_backward,
+    .project_backward_input = compute_project_backward,
+    .attend_backward_weight = compute_attend_weight,
+    .project_backward_weight = compute_project_weight,
     .recompute = recompute_forward,
 };

@@ -16,6 +16,7 @@
 typedef struct moe_rules {
     const char *plugin;    /* its name, for messages */
     bool bf16;             /* as well as DP_F32 and DP_F64 */
+    bool apart;            /* takes config.apart */
     bool capacity;         /* makes room by config.capacity; otherwise for the worst case always */
     int32_t row_alignment; /* of sent rows, in bytes: a multiple of 16 */
     int32_t most_experts, most_ranks, most_tokens;

@@ -105,6 +105,10 @@ static dp_status_t check_moe_config(const dp_host_t *host, const moe_rules_t *ru
     DO(check_experts(host, rules, c));
     DO(check_groups(host, rules, c));
     DO(check_reals(host, rules, c));
+    if (c->apart > 1 || (c->apart != 0 && !rules->apart))
+        return DP_FAIL(host, c->apart > 1 ? DP_ERR_INVALID : DP_ERR_UNSUPPORTED, "%s: apart is %u: %s", rules->plugin,
+                       c->apart,
+                       c->apart > 1 ? "must be 0 or 1" : "it has no separate call for shared experts: give 0");
     return check_ranks(host, rules, c);
 }
 

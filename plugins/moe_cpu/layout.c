@@ -36,17 +36,18 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, const dp
     return !c.saved.overflow && !c.backward_buffer.overflow;
 }
 
-static bool layout_work(const moe_dims_t *n, const dp_ep_sizes_t *ep, moe_layout_t *l, size_t element)
+static bool layout_work(const moe_dims_t *n, bool apart, const dp_ep_sizes_t *ep, moe_layout_t *l, size_t element)
 {
     layout_t c = {.alignment = 64};
 
     if (ep != NULL) {
         l->work.rows = layout_take(&c, n->tokens > n->rows ? n->tokens : n->rows, n->hidden, element);
-        l->work.returned = layout_take(&c, (size_t)n->tokens * (size_t)n->top_k, n->hidden, element);
         l->work.row_dweights = layout_take(&c, n->rows, 1, sizeof(double));
     } else {
         l->work.rows = layout_take(&c, n->sent_rows, n->row_bytes, 1);
     }
+    if (ep != NULL || apart)
+        l->work.returned = layout_take(&c, (size_t)n->tokens * (size_t)n->top_k, n->hidden, element);
     l->work.shared = layout_take(&c, n->tokens, n->hidden, element);
     l->work.dweights = layout_take(&c, n->tokens, n->top_k, sizeof(double));
     l->work.weights = layout_take(&c, n->rows, 1, element);
@@ -72,13 +73,14 @@ static bool layout_scratch(const moe_dims_t *n, const dp_ep_sizes_t *ep, moe_lay
     return !c.overflow;
 }
 
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute,
-                            const dp_ep_sizes_t *ep, size_t element, moe_layout_t *l)
+dp_status_t moe_layout_init(const dp_moe_t *moe, const dp_ep_sizes_t *ep, size_t element, moe_layout_t *l)
 {
+    const moe_dims_t *n = &moe->n;
+
     l->params = moe_params_of(n);
-    if (!layout_saved(n, recompute, ep, l, element) || !layout_work(n, ep, l, element) ||
+    if (!layout_saved(n, moe->recompute, ep, l, element) || !layout_work(n, moe->apart, ep, l, element) ||
         !layout_scratch(n, ep, l, element))
-        return DP_FAIL(host, DP_ERR_OVERFLOW,
+        return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
                        "moe_cpu: the memory of one micro-batch does not fit this machine's addresses");
     return DP_OK;
 }

@@ -13,6 +13,7 @@
 _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task is the argument of launch()");
 /* 32 bits count the elements of every matrix that BLAS is given. */
 static const moe_rules_t rules = {.plugin = "moe_cpu",
+                                  .apart = true,
                                   .row_alignment = 16,
                                   .most_experts = 1 << 20,
                                   .most_ranks = 1 << 20,
@@ -174,19 +175,22 @@ static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
 {
     moe_task_t t;
 
-    DO(begin_call(moe, io, "combine", MOE_NEED_Y, &t));
+    DO(begin_call(moe, io, "combine", moe->apart ? 0 : MOE_NEED_Y, &t));
     if (moe->ep_vt == NULL)
-        return exchange_back(moe, &t, moe->kernels->take_combine, s);
+        return exchange_back(moe, &t, moe->apart ? moe->kernels->take_returned : moe->kernels->take_combine, s);
     DO(ep_combine(moe, &t, s));
-    return launch_task(moe, moe->kernels->take_combine, &t, s);
+    return moe->apart ? DP_OK : launch_task(moe, moe->kernels->sum, &t, s);
 }
 
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
 
-    DO(begin_call(moe, io, "combine_backward", MOE_NEED_DY, &t));
-    DO(launch_task(moe, moe->kernels->combine_backward, &t, s));
+    DO(begin_call(moe, io, "combine_backward", moe->apart ? 0 : MOE_NEED_DY, &t));
+    if (!moe->apart)
+        DO(launch_task(moe, moe->kernels->sum_backward, &t, s));
+    if (moe->ep_vt == NULL)
+        DO(launch_task(moe, moe->kernels->combine_backward, &t, s));
     return moe->ep_vt != NULL ? ep_combine_backward(moe, &t, s)
                               : exchange_out(moe, &t, moe->kernels->take_combine_backward, s);
 }
@@ -228,6 +232,20 @@ static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, d
 {
     return compute_on(moe, io, s, moe->kernels->experts_recompute, "experts_recompute", MOE_NEED_NO_WORK);
 }
+
+/* ---- shared experts and sum, where they are apart ---- */
+
+#define CALL_APART(name, need)                                                                                         \
+    static dp_status_t moe_##name(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)                                \
+    {                                                                                                                  \
+        return compute_on(moe, io, s, moe->kernels->name, #name, need);                                                \
+    }
+CALL_APART(shared, 0)
+CALL_APART(sum, MOE_NEED_Y)
+CALL_APART(sum_backward, MOE_NEED_DY)
+CALL_APART(shared_backward_input, 0)
+CALL_APART(shared_backward_weight, MOE_NEED_GRADS | MOE_NEED_NO_WORK)
+CALL_APART(shared_recompute, MOE_NEED_NO_WORK)
 
 static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
 {
@@ -291,8 +309,10 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     dp_status_t status;
 
     status = moe_dims_init(host, &rules, config, &opened.n);
-    if (status >= 0)
+    if (status >= 0) {
         opened.recompute = config->recompute;
+        opened.apart = config->apart != 0;
+    }
     if (status >= 0)
         status = check_backends(host, config);
     if (status >= 0)
@@ -300,8 +320,8 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     if (status >= 0 && config->ep_vt != NULL)
         status = open_ep(&opened, config, &ep);
     if (status >= 0)
-        status = moe_layout_init(host, &opened.n, opened.recompute, opened.ep_vt != NULL ? &ep : NULL,
-                                 dp_dtype_bytes(config->shape->dtype), &opened.layout);
+        status = moe_layout_init(&opened, opened.ep_vt != NULL ? &ep : NULL, dp_dtype_bytes(config->shape->dtype),
+                                 &opened.layout);
     if (status >= 0)
         moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.n), 64);
     if (status >= 0 && moe == NULL)
@@ -335,6 +355,7 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
         .scratch_bytes = moe->layout.scratch.bytes,
         .param_count = moe->layout.params.count,
         .nparams = moe->layout.params.nparams,
+        .apart = moe->apart,
     };
 
     return answer_sizes(moe->host, rules.plugin, &sizes, sizes_out);
@@ -363,6 +384,12 @@ static const dp_moe_vt_t moe_vt = {
     .route_backward_input = moe_route_backward_input,
     .route_backward_weight = moe_route_backward_weight,
     .experts_recompute = moe_experts_recompute,
+    .shared = moe_shared,
+    .sum = moe_sum,
+    .sum_backward = moe_sum_backward,
+    .shared_backward_input = moe_shared_backward_input,
+    .shared_backward_weight = moe_shared_backward_weight,
+    .shared_recompute = moe_shared_recompute,
 };
 
 static const void *moe_interface(const char *id)

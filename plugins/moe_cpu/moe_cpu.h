@@ -34,7 +34,7 @@ typedef struct moe_layout {
         /* sent rows, on the way out and later on the way back. With dp.ep.draft/1 those that its
          * backend is given: [T,d] on the way out, [N,d] on the way back. */
         size_t rows;
-        size_t returned;     /* [T,k,d] what it brings back */
+        size_t returned;     /* [T,k,d] what it brings back; without it, where calls are apart */
         size_t row_dweights; /* double [N] for it: gradients of the weights of received rows */
         /* [T,d] forward: output of the shared experts. backward: gradient of n */
         size_t shared;
@@ -77,6 +77,8 @@ typedef struct moe_kernels {
     dp_launch_fn combine_backward, take_combine_backward, experts_backward_input, experts_backward_weight;
     dp_launch_fn take_dispatch_backward, route_backward_input, route_backward_weight;
     dp_launch_fn experts_recompute;
+    dp_launch_fn take_returned, shared, sum, sum_backward, shared_backward_input, shared_backward_weight,
+        shared_recompute;
 } moe_kernels_t;
 
 extern const moe_kernels_t moe_kernels_f32, moe_kernels_f64;
@@ -92,10 +94,11 @@ struct dp_moe {
     moe_dims_t n;
     moe_layout_t layout;
     dp_recompute_t recompute;
+    bool apart; /* shared experts and the sum of the rows are separate calls */
 };
 
-/* ep: what the backend of dp.ep.draft/1 asks for, or NULL; element: bytes of one. */
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute,
-                            const dp_ep_sizes_t *ep, size_t element, moe_layout_t *layout_out);
+/* Of an instance whose dims, recompute and apart are set. ep: what the backend of dp.ep.draft/1
+ * asks for, or NULL; element: bytes of one. */
+dp_status_t moe_layout_init(const dp_moe_t *moe, const dp_ep_sizes_t *ep, size_t element, moe_layout_t *layout_out);
 
 #endif

@@ -47,6 +47,7 @@ io_inside_is_not_checked            short_structs_are_refused
 top_k_may_be_anything               wrong_settings_are_refused
 open_keeps_memory                   memory_that_runs_out_leaves_nothing
 numbers_of_experts_are_local        ranks_share_the_experts
+apart_is_dropped                    shared_experts_may_be_called_apart
 END
 
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so

@@ -3,12 +3,13 @@
  * test_moe_block.c: layers from the names of plugins, trained in pipelines: the auxiliary loss that
  * a step returns is that of a reference in double, with one set of bits for all schedules; what
  * cannot be is refused. Attention's output weights are zero, so that a layer is its mixture of
- * experts. */
+ * experts. Layers cut finer give the same bits, in training and in the orders of inference. */
 #include "conform/reference.h"
 #include "tests/support/suite.h"
 
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/moe_layers.h>
+#include <dualpipe/schedule.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,8 @@ typedef struct rank {
     int nstages, replicas;
     dp_status_t status;
     char message[1024];
-    double aux_loss, loss;
+    double aux_loss, loss, losses[M];
+    uint64_t digest; /* of all gradients */
     pthread_t thread;
 } rank_t;
 
@@ -57,7 +59,12 @@ static const dp_moe_config_t moe = {.struct_size = sizeof(moe),
                                     .normalize = 1,
                                     .aux_alpha = 0.25f};
 
-static const char *ep_name; /* of blocks that are opened from now on */
+/* Of blocks that are opened from now on. */
+static const char *ep_name;
+static int halves, apart;
+static dp_recompute_t recompute;
+static int forwards = DP_FORWARDS_SERIAL; /* else steps have forwards alone, in this order */
+static int32_t microbatches = M;
 
 static dp_moe_block_options_t options_of(const dp_moe_config_t *config)
 {
@@ -121,9 +128,14 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
         parts[i] = (dp_part_t){.struct_size = sizeof(parts[i]), .nsegments = 1};
     if (rank->block == NULL) {
         dp_moe_config_t config = moe;
-        const dp_moe_block_options_t options = options_of(&config);
+        dp_attention_config_t cut = attention;
+        dp_moe_block_options_t options = options_of(&config);
 
+        options.attention_config = &cut;
         config.replicas = (uint32_t)rank->replicas;
+        config.apart = (uint32_t)apart;
+        cut.apart = (uint32_t)halves;
+        config.recompute = cut.recompute = recompute;
         status = dp_moe_block_open(context, &options, &rank->block);
     }
     if (stage == 0)
@@ -204,7 +216,11 @@ static dp_status_t step(rank_t *rank, dp_pipeline_t *p)
 {
     static _Thread_local double x[M][TENSOR], weight[TENSOR];
     const void *inputs[M], *targets[M];
-    dp_step_t s = {.struct_size = sizeof(s), .inputs = inputs, .targets = targets};
+    dp_step_t s = {.struct_size = sizeof(s),
+                   .inputs = inputs,
+                   .targets = targets,
+                   .losses = rank->losses,
+                   .forward_only = forwards != DP_FORWARDS_SERIAL};
     dp_chunk_view_t view = {.struct_size = sizeof(view)};
     dp_status_t status;
 
@@ -221,29 +237,53 @@ static dp_status_t step(rank_t *rank, dp_pipeline_t *p)
     status = dp_pipeline_step(p, &s);
     rank->aux_loss = s.aux_loss;
     rank->loss = s.loss;
+    for (int32_t c = 0; c < dp_pipeline_chunks(p) && status >= 0; c++) {
+        ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
+        for (size_t i = 0; i < view.param_count * sizeof(double) && !s.forward_only; i++)
+            rank->digest = (rank->digest ^ ((const uint8_t *)view.grads)[i]) * 1099511628211u;
+    }
+    return status;
+}
+
+/* The forwards of the layout's method. */
+static dp_status_t make_forwards(const layout_t *layout, dp_schedule_t **forwards_out)
+{
+    const dp_schedule_request_t request = {
+        .struct_size = sizeof(request), .method = layout->method, .ranks = layout->pp, .microbatches = microbatches};
+    dp_schedule_t *schedule;
+    dp_status_t status = dp_schedule_generate(&request, &schedule);
+
+    if (status >= 0)
+        status = dp_schedule_forwards(schedule, forwards, forwards_out);
+    dp_schedule_free(schedule);
     return status;
 }
 
 static void *rank_main(void *arg)
 {
     rank_t *rank = arg;
-    const dp_pipeline_options_t options = {.struct_size = sizeof(options),
-                                           .group = rank->group,
-                                           .ep = rank->layout->ep,
-                                           .method = rank->layout->method,
-                                           .microbatches = M,
-                                           .boundary_bytes = TENSOR * sizeof(double),
-                                           .dtype = DP_F64,
-                                           .build = build,
-                                           .user = rank,
-                                           .unbuild = unbuild};
+    dp_pipeline_options_t options = {.struct_size = sizeof(options),
+                                     .group = rank->group,
+                                     .ep = rank->layout->ep,
+                                     .method = rank->layout->method,
+                                     .microbatches = microbatches,
+                                     .boundary_bytes = TENSOR * sizeof(double),
+                                     .dtype = DP_F64,
+                                     .build = build,
+                                     .user = rank,
+                                     .unbuild = unbuild};
+    dp_schedule_t *schedule = NULL;
     dp_pipeline_t *p = NULL;
 
+    if (forwards != DP_FORWARDS_SERIAL)
+        ck_assert_int_eq(make_forwards(rank->layout, &schedule), DP_OK);
+    options.schedule = schedule;
     rank->status = dp_pipeline_open(&options, &p);
     if (rank->status >= 0)
         rank->status = step(rank, p);
     snprintf(rank->message, sizeof(rank->message), "%s", rank->status < 0 ? dp_last_error() : "");
     dp_pipeline_close(p);
+    dp_schedule_free(schedule);
     for (int i = 0; i < rank->nstages; i++)
         dp_stage_free(rank->stages[i]);
     dp_group_leave(rank->group);
@@ -450,6 +490,15 @@ START_TEST(what_cannot_be_is_refused)
     options.ep = "exchange"; /* would do dispatch and combine itself */
     refuse(&options, "moe_mine: it has no replicas");
     options = options_of(&config);
+    options.moe = heads_only;
+    config.apart = 1; /* would sum with shared experts in one call */
+    refuse(&options, "moe_mine: it has no replicas");
+    /* as one that does not know it */
+    ck_assert_int_eq(setenv("MOCK_FAULT", "apart_is_dropped", 1), 0);
+    refuse(&options, "apart is 1, and the MoE plugin is called as for 0");
+    ck_assert_int_eq(unsetenv("MOCK_FAULT"), 0);
+    config = moe;
+    options = options_of(&config);
     ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", "ep=abacus", 1), 0);
     refuse(&options, "ep_abacus");
     ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", "moe=cpu,epp=exchange", 1), 0);
@@ -457,6 +506,72 @@ START_TEST(what_cannot_be_is_refused)
     ck_assert_int_eq(unsetenv("DUALPIPE_PLUGINS"), 0);
     ck_assert_int_eq(dp_moe_block_part(NULL, NULL, NULL, NULL), DP_ERR_INVALID);
     dp_moe_block_close(NULL);
+}
+END_TEST
+
+/* ---- layers cut finer ---- */
+
+static void same_bits(const layout_t *layout, const rank_t *wanted, const rank_t *got, int n)
+{
+    for (int r = 0; r < n; r++) {
+        ck_assert_msg(got[r].status == DP_OK, "%s: %s", layout->method, got[r].message);
+        ck_assert_msg(memcmp(got[r].losses, wanted[r].losses, sizeof(got[r].losses)) == 0 &&
+                          memcmp(&got[r].aux_loss, &wanted[r].aux_loss, sizeof(double)) == 0,
+                      "%s %d x %d, rank %d: other losses", layout->method, layout->pp, layout->ep, r);
+        ck_assert_msg(got[r].digest == wanted[r].digest, "%s %d x %d, rank %d: other gradients", layout->method,
+                      layout->pp, layout->ep, r);
+    }
+}
+
+/* _i: recomputation, and whether another plugin dispatches. */
+START_TEST(a_layer_cut_finer_trains_with_the_same_bits)
+{
+    recompute = (dp_recompute_t)(_i % 4);
+    ep_name = _i / 4 ? "exchange" : NULL;
+    for (size_t k = 0; k < sizeof(layouts) / sizeof(layouts[0]); k++) {
+        rank_t whole[RANKS_MOST], cut[RANKS_MOST];
+
+        run(whole, &layouts[k], 0);
+        ck_assert_msg(whole[0].status == DP_OK, "%s", whole[0].message);
+        for (int how = 1; how < 4; how++) {
+            halves = how & 1, apart = how >> 1;
+            same_bits(&layouts[k], whole, cut, run(cut, &layouts[k], 0));
+        }
+        halves = apart = 0;
+    }
+}
+END_TEST
+
+/* P 1 to 4, expert groups of 1 to 4, an odd count, one micro-batch; whole layers and cut ones. */
+static const layout_t serving[] = {{"1f1b", 1, 1}, {"1f1b", 1, 2},  {"1f1b", 1, 4},
+                                   {"1f1b", 2, 1}, {"1f1b", 2, 2},  {"1f1b", 3, 1},
+                                   {"1f1b", 4, 1}, {"gpipe", 2, 2}, {"interleaved", 2, 1}};
+
+START_TEST(forwards_in_the_orders_of_inference_have_the_same_bits)
+{
+    static const int32_t counts[] = {M, M - 1, 1};
+
+    for (size_t k = 0; k < sizeof(serving) / sizeof(serving[0]); k++) {
+        rank_t plain[RANKS_MOST], braided[RANKS_MOST];
+
+        microbatches = counts[_i];
+        if (strcmp(serving[k].method, "interleaved") == 0 && microbatches % serving[k].pp != 0)
+            continue;
+        forwards = DP_FORWARDS_SERIAL;
+        halves = apart = 0;
+        run(plain, &serving[k], 0);
+        ck_assert_msg(plain[0].status == DP_OK, "%s", plain[0].message);
+        for (int r = 0; r < RANKS_MOST; r++)
+            plain[r].digest = 0, plain[r].aux_loss = 0; /* of a whole step */
+        for (int how = 0; how < 8; how++) {
+            forwards = how & 1 ? DP_FORWARDS_DECODE : DP_FORWARDS_PREFILL;
+            halves = how >> 1 & 1, apart = how >> 2;
+            const int n = run(braided, &serving[k], 0);
+            for (int r = 0; r < n; r++)
+                braided[r].aux_loss = 0;
+            same_bits(&serving[k], plain, braided, n);
+        }
+    }
 }
 END_TEST
 
@@ -470,6 +585,8 @@ int main(void)
     tcase_add_test(block, replicas_are_opened_with_the_block);
     tcase_add_test(block, a_plugin_may_carry_the_rows);
     tcase_add_test(block, what_cannot_be_is_refused);
+    tcase_add_loop_test(block, a_layer_cut_finer_trains_with_the_same_bits, 0, 8);
+    tcase_add_loop_test(block, forwards_in_the_orders_of_inference_have_the_same_bits, 0, 3);
     suite_add_tcase(suite, block);
     return suite_run(suite);
 }

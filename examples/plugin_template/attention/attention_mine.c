@@ -383,10 +383,11 @@ static dp_status_t check(const dp_host_t *host, const dp_attention_config_t *c)
             "attention_mine: it needs a device of kind \"cpu\" whose streams run host functions, this one is "
             "\"%s\": use device_cpu",
             c->device_vt->kind);
-    if (c->kv_rank != 0 || c->recompute != DP_RECOMPUTE_NONE || c->variable_tokens != 0 || c->documents != 0)
+    if (c->kv_rank != 0 || c->recompute != DP_RECOMPUTE_NONE || c->variable_tokens != 0 || c->documents != 0 ||
+        c->apart != 0)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "attention_mine: it has no latent attention, recomputation, variable tokens and documents: set "
-                       "kv_rank, recompute, variable_tokens and documents to 0");
+                       "kv_rank, recompute, variable_tokens, documents and apart to 0");
     if (shape->dtype != DP_F32 && shape->dtype != DP_F64)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "attention_mine: dtype %d: use f32 or f64", (int)shape->dtype);
     if (shape->batch == 0 || shape->sequence == 0 || shape->hidden == 0 || c->heads == 0 || c->kv_heads == 0 ||

@@ -64,10 +64,13 @@ typedef struct dp_attention_config {
     dp_recompute_t recompute;
     uint32_t variable_tokens; /* 1: io.tokens may be below T */
     uint32_t documents;       /* 1: io.documents may be set */
+    /* 1: each call is two, so that something else may run between: `project` and `attend` (see
+     * dp_attention_vt_t). The bits are the same. DP_ERR_UNSUPPORTED: the plugin has no halves */
+    uint32_t apart;
 } dp_attention_config_t;
 #define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, documents)
 
-/* All functions are required but recompute. */
+/* All functions are required but recompute and the halves. */
 typedef struct dp_attention_vt {
     uint32_t struct_size;
     uint32_t caps; /* 0: there are none yet. What a plugin does not do it refuses at open */
@@ -101,6 +104,23 @@ typedef struct dp_attention_vt {
      *  y, dy and dx. Called before backward_input where sizes.recomputes says so. [compute]
      *  [enqueue s] [capture] [sm<=share] */
     dp_status_t (*recompute)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+
+    /* The halves, with config.apart. Each is [compute] [enqueue s] [capture] [sm<=share], gets the
+     * io of the whole and keeps to what is said there; saved is what goes from one to the other, so
+     * scratch may change in between. Recompute stays whole, before attend_backward_input. */
+
+    /** forward: norm, queries, keys, values, RoPE. Does not write y. */
+    dp_status_t (*project)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** forward: softmax, wo and the residual, from x once more. */
+    dp_status_t (*attend)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** backward_input: wo and softmax. Does not write dx. */
+    dp_status_t (*attend_backward_input)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** backward_input: the rest. Does not read dy. */
+    dp_status_t (*project_backward_input)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** backward_weight: adds to the gradient of wo. */
+    dp_status_t (*attend_backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** backward_weight: adds to those of all others. */
+    dp_status_t (*project_backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 } dp_attention_vt_t;
 #define DP_ATTENTION_VT_MIN DP_SIZE_TO(dp_attention_vt_t, recompute)
 

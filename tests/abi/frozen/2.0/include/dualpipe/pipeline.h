@@ -29,7 +29,8 @@
  *   DUALPIPE_GUARD=1     every call of a segment is checked, slowly
  *   DUALPIPE_TRACE=FILE  dp_pipeline_close of a job that is well writes the last traced steps of
  *                        all ranks to FILE, as dp_timeline_write_chrome does. World rank 0 writes,
- *                        and its environment counts.
+ *                        and its environment counts. dp_pipeline_open fails where FILE cannot be
+ *                        made (DP_ERR_IO); what fails at close is an error in the log.
  *
  * DUALPIPE_GUARD=1 is for new segments. Calls then run one at a time, and nothing overlaps. Before
  * a call y, dx and scratch are filled with NaN. Before F, saved is filled too; before the first

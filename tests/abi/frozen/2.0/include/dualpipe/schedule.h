@@ -18,7 +18,7 @@
  * method. All functions here return DP_ERR_INVALID for wrong arguments and DP_ERR_NOMEM. Each names
  * its other errors. When a function fails, its result pointer is NULL.
  *
- * Since 0.2: DP_OP_R. */
+ * Since 0.2: DP_OP_R, the orders prefill and decode, dp_forwards_t. */
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 
@@ -66,6 +66,15 @@ typedef struct dp_pass {
  * computation of another. A B is I and W of every segment. The order is a name, or written out:
  * - "canonical": one F and one B (or I) as a layer pair of the published profile (types.h). Other
  *   sets of passes: "turns".
+ * - "prefill", "decode": two F, merged as DeepSeek's published profiles have them, layer by layer
+ *   of types.h. Other sets of passes: "turns". The first pass is ahead (a) of the other (b), l is a
+ *   layer; what a layer is not cut into is left out:
+ *     prefill  compute     attn(a,l) shared(b,l-1) attn(b,l) mlp(a,l) mlp(b,l) shared(a,l)
+ *              all-to-all  combine(b,l-1) dispatch(a,l) dispatch(b,l) combine(a,l)
+ *     decode   compute     attn(a,l) shared(a,l) project(b,l) mlp(a,l) attn(b,l) shared(b,l)
+ *                          project(a,l+1) mlp(b,l)
+ *              all-to-all  dispatch(a,l) combine(a,l) dispatch(b,l) combine(b,l)
+ *   sum(a,l) stands right before layer l+1 of its pass. Source: deepseek-ai/profile-data.
  * - "turns": a segment of each pass in turn, in the order of the passes. A B does an I, then the W
  *   of the same segment.
  * - letters, one for each segment call: `a` is the next segment of pass 0, `b` of pass 1, and so
@@ -168,11 +177,20 @@ DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
  * method (the message lists them), or sizes that the method refuses, with the reason. [any] */
 DP_API DP_CHECKED dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
 
-/** The forwards of a schedule alone, for forward-only steps. overlap 0: in their order. overlap 1:
- * micro-batches 2k and 2k + 1 are a braid in "turns", so that the all-to-all of one runs beside
- * attention and experts of the other. Braids stand in the order in which equal devices reach them.
- * Such a braid needs both its inputs to begin, so a channel needs two slots. The caller frees the
- * result. DP_ERR_REJECTED: forwards are missing. [any] */
+/** How dp_schedule_forwards() puts micro-batches 2k and 2k + 1 beside each other: not, or as a
+ *  braid in the order of that name. */
+typedef enum dp_forwards {
+    DP_FORWARDS_SERIAL = 0,
+    DP_FORWARDS_TURNS = 1,
+    DP_FORWARDS_PREFILL = 2,
+    DP_FORWARDS_DECODE = 3
+} dp_forwards_t;
+
+/** The forwards of a schedule alone, for forward-only steps. overlap: of dp_forwards_t. In a braid
+ * the all-to-all of one micro-batch runs beside attention and experts of the other; a last one of
+ * an odd number is alone. Braids stand in the order in which equal devices reach them. Such a braid
+ * needs both its inputs to begin, so a channel needs two slots. The caller frees the result.
+ * DP_ERR_REJECTED: forwards are missing. DP_ERR_INVALID: another `overlap`. [any] */
 DP_API DP_CHECKED dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap,
                                                    dp_schedule_t **forwards_out);
 

@@ -11,7 +11,8 @@
  * (dp_costs_measure). All functions here return DP_ERR_INVALID for wrong arguments and
  * DP_ERR_NOMEM. Each names its other errors.
  *
- * Since 0.2: dp_costs_t.r, dp_segment_costs_t.r, .list_r, .backward_buffer;
+ * Since 0.2: dp_costs_t.r, dp_segment_costs_t.r, .list_r, .backward_buffer, .fine_f, .fine_i,
+ * .fine_w;
  * dp_simulation_t.peak_backward_buffers. */
 #ifndef DUALPIPE_SIMULATE_H
 #define DUALPIPE_SIMULATE_H
@@ -79,6 +80,7 @@ static inline double dp_costs_pair(const dp_costs_t *costs)
 }
 
 #define DP_SEGMENT_COSTS  4    /* segments of a MoE layer: attention, dispatch, mlp, combine */
+#define DP_SEGMENT_FINE   3    /* further ones: project, shared, sum */
 #define DP_SEGMENT_LAYERS 4096 /* most layers of a device */
 
 /** Times of one segment of a stage for one micro-batch. Frozen: never grows; `reserved` is zero. */
@@ -110,6 +112,9 @@ typedef struct dp_segment_costs {
     const double *list_r;
     /* 1: stages have memory that only backwards have, as where R is not 0 (stage.h) */
     int32_t backward_buffer;
+    /* of layers cut finer (types.h): project, shared, sum. A layer has project if it takes time,
+     * and shared and sum if one of them does */
+    double fine_f[DP_SEGMENT_FINE], fine_i[DP_SEGMENT_FINE], fine_w[DP_SEGMENT_FINE];
 } dp_segment_costs_t;
 #define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, backward_buffer)
 

@@ -51,13 +51,24 @@ typedef enum dp_lane {
  *  have the shape ATTENTION, DISPATCH, MLP, COMBINE are merged, layer pair by layer pair, into the
  *  order of DeepSeek's published profile: combine(B) attention(F) mlp(B) dispatch(F) dispatch(B)
  *  mlp(W) mlp(F) attention(B) attention(W) combine(F). Other segments are merged alternating, each
- *  list in its own order. */
+ *  list in its own order.
+ *
+ *  A layer may be cut finer: PROJECT, ATTENTION, DISPATCH, MLP, SHARED, COMBINE, SUM, without
+ *  PROJECT or without SHARED and SUM. PROJECT is what attention does before its core, ATTENTION
+ *  then the rest. SHARED needs no other segment of its layer but those up to ATTENTION (in I: SUM),
+ *  and of the others SUM alone needs it (in I: MLP): so it runs beside dispatch or combine. SUM
+ *  adds what COMBINE has brought and what SHARED has made. In the order above project(F) stands
+ *  before attention(F), shared behind mlp, sum(B) before combine(B), sum(F) behind combine(F). */
 typedef enum dp_segment_role {
     DP_ROLE_OTHER = 0,
     DP_ROLE_ATTENTION = 1,
     DP_ROLE_DISPATCH = 2,
     DP_ROLE_MLP = 3,
-    DP_ROLE_COMBINE = 4
+    DP_ROLE_COMBINE = 4,
+    DP_ROLE_PROJECT = 5,
+    /* in the middle of a part; on the compute lane, as the part's first and last segments */
+    DP_ROLE_SHARED = 6,
+    DP_ROLE_SUM = 7
 } dp_segment_role_t;
 
 #ifdef __cplusplus
