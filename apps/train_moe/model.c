@@ -50,6 +50,7 @@ static dp_status_t open_block(model_t *model)
         .kv_rank = (uint32_t)o->kv_rank,
         .rope_dim = (uint32_t)o->rope_dim,
         .recompute = o->recompute,
+        .apart = strcmp(o->segments, "fine") == 0,
     };
     const dp_moe_config_t moe = {
         .struct_size = sizeof(moe),
@@ -65,6 +66,7 @@ static dp_status_t open_block(model_t *model)
         .recompute = o->recompute,
         .route_groups = (uint32_t)o->route_groups,
         .route_limit = (uint32_t)o->route_limit,
+        .apart = attention.apart,
     };
     const dp_moe_block_options_t options = {
         .struct_size = sizeof(options),

@@ -18,7 +18,7 @@ typedef struct options {
     int64_t layers, hidden, heads, kv_heads, head_dim, experts, top_k, expert_hidden, shared_experts;
     int64_t q_rank, kv_rank, rope_dim; /* all 0 unless latent */
     int64_t route_groups, route_limit;
-    const char *gate, *dtype_name, *attention_kind, *recompute_name;
+    const char *gate, *dtype_name, *attention_kind, *recompute_name, *segments;
     double aux_alpha, bias_rate;
     bool tie; /* embedding and head are one matrix */
     /* data */

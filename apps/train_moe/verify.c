@@ -166,6 +166,7 @@ static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
     if (dp_schedule_paths(dp_pipeline_program(trainer->pipeline)->schedule) == 2)
         s->options.one_accumulator = 0; /* each end has one for its half */
     s->options.recompute = DP_RECOMPUTE_NONE;
+    s->options.segments = "whole";
     s->options.own_schedule = NULL;
     s->options.own_partition = NULL;
     status = trainer_open(&s->options, trainer->text, s->alone, &s->trainer);

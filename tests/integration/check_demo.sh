@@ -39,6 +39,18 @@ done
 expect 0 demo --ranks 2 --microbatches 4 --methods zb1p --seconds 0.1 --cost attention.F=2,attention.I=2,LAYERS=2 --output other
 require out '^zb1p .* -  *-$'
 
+# Two micro-batches that are served: of 8 x 4 layers of 2.5 units and 2 x 0.5 of the all-to-all nothing but the ends is idle.
+for kind in prefill decode; do
+    expect 0 demo --inference $kind --seconds 0.6 --output served
+    awk -v kind=$kind '$1 == kind { step = $2; measured = $3 } /^one by one/ { alone = $4 } /sleeps/ { unit = $(NF - 1) }
+        END { exit !(step > 79.8 * unit && step < 80 * unit * 1.03 && measured > 0.98 * step && alone > 1.15 * step) }' out ||
+        fail "$kind: $(cat out)"
+    # a segment each, at least: attention (in two for decode), dispatch, mlp, shared, combine, sum
+    spans=$(grep -c '"name":"\(project\|attention\|dispatch\|mlp\|shared\|combine\|sum\)' served/trace.json)
+    [ "$spans" -eq $((8 * 4 * $([ $kind = decode ] && echo 7 || echo 6))) ] || fail "$kind: trace.json has $spans segments"
+done
+expect 2 demo --inference prefill --methods 1f1b
+expect 2 demo --inference training
 expect 2 demo --methods nosuch
 require err 'nosuch'
 expect 2 demo --ranks 3 --methods dualpipe

@@ -65,6 +65,17 @@ same two_expert_ranks "zbv over 4 x 2 threads, overlap planned"
 ranks 4 --ep 2 --schedule dualpipev --overlap planned $steps --losses "$work/losses"
 same two_expert_ranks "dualpipev over 2 x 2 processes, overlap planned"
 
+# Layers cut finer.
+for schedule in dualpipe zb1p; do
+    threads 4 --ep 2 --schedule $schedule --segments fine $steps --losses "$work/losses"
+    same two_expert_ranks "$schedule over 2 x 2 threads, fine segments"
+done
+ranks 4 --ep 2 --schedule dualpipev --segments fine --overlap planned --recompute mlp $steps --losses "$work/losses" --costs-out "$work/costs"
+same two_expert_ranks "dualpipev over 2 x 2 processes, fine segments, planned"
+grep -q '^project.F=0*[0-9.]*[1-9]' "$work/costs" || complain "the costs have no projections: $(cat "$work/costs")"
+threads 2 $steps --verify --segments fine
+[ "$status" -eq 0 ] || complain "--verify of fine segments: exit status $status"
+
 # Which stage holds which layers changes no bit; the trace shows where they are.
 held() { # STAGE: spans of attention, forward
     grep -c "\"name\":\"attention F .*\"stage\":$1," "$work/trace"

@@ -114,6 +114,7 @@ static int resolve_costs(args_t *args)
         status = cost_keys_resolve(&args->cost_keys, &args->costs, &args->pair);
     if (args->no_barrier)
         args->costs.barrier = 0.0;
+    args->lanes |= args->inference != 0 && args->pair.struct_size != 0;
     if (status == DP_OK && (args->lanes || args->overlap == OVERLAP_PLANNED)) {
         if (args->pair.struct_size == 0)
             return args_usage(args, "%s needs costs of segments, such as attention.F",
@@ -175,6 +176,18 @@ const option_row_t args_method[] = {
      .most = DP_MAX_CHUNKS,
      .help = "model chunks per rank, for the interleaved methods"},
     {.name = "forward-only", .kind = OPTION_FLAG, .at = AT(forward_only), .help = "no backward anywhere"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_inference[] = {
+    {.name = "inference",
+     .value = "KIND",
+     .kind = OPTION_CHOICE,
+     .at = AT(inference),
+     .words = "none prefill decode",
+     .help = "forwards alone, two micro-batches beside each other in the published order: prefill (attention of one "
+             "beside the all-to-all of the other), decode (attention in two, project.F and attention.F); where "
+             "shared.F is given, shared experts run beside the all-to-all too. With costs of segments the run is one "
+             "by segments, as with --lanes"},
     {.kind = OPTION_END}};
 
 const option_row_t args_sizes[] = {{.name = "ranks",
@@ -343,6 +356,8 @@ static int check_args(const args_t *args)
     if ((options & ARG_PLAN) != 0 && args->overlap != OVERLAP_PLANNED &&
         (args->memory_cap >= 0.0 || args->seconds > 0.0))
         return args_usage(args, "--memory-cap and --seconds go with --overlap planned");
+    if (args->inference != 0 && args->overlap != OVERLAP_CANONICAL)
+        return args_usage(args, "either --inference or --overlap");
     if (args->rank >= 0 && args->ranks > 0 && args->rank >= args->ranks)
         return args_usage(args, "--rank %d: there are %d ranks, from 0", args->rank, args->ranks);
     return CMD_OK;

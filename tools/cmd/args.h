@@ -28,6 +28,7 @@ typedef struct args {
     int32_t ranks, microbatches, chunks; /* 0: not given */
     int32_t rank;                        /* -1: all */
     bool forward_only, comm;
+    int32_t inference; /* 0: no; else of dp_forwards_t, one less */
     format_t format;
     cost_keys_t cost_keys; /* as they were given */
     const char *costs_file;
@@ -53,8 +54,9 @@ typedef struct args {
 } args_t;
 
 /* Options that several commands share; their members are those of args_t. */
-extern const option_row_t args_method[], args_sizes[], args_cost[], args_scales[], args_recompute[], args_lanes[],
-    args_topology[], args_transport[], args_overlap[], args_memory[], args_bytes[], args_seed[], args_output[];
+extern const option_row_t args_method[], args_inference[], args_sizes[], args_cost[], args_scales[], args_recompute[],
+    args_lanes[], args_topology[], args_transport[], args_overlap[], args_memory[], args_bytes[], args_seed[],
+    args_output[];
 
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown,
  * or an error. */

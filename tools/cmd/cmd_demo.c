@@ -37,7 +37,7 @@ static const option_row_t demo_options[] = {
      .at = offsetof(args_t, output),
      .help = "where trace.html, executed.png and trace.json of the first schedule go (demo)"},
     {.kind = OPTION_END}};
-static const option_row_t *const demo_tables[] = {args_sizes, demo_options, args_cost, NULL};
+static const option_row_t *const demo_tables[] = {args_sizes, args_inference, demo_options, args_cost, NULL};
 
 const command_t command_demo = {
     .name = "demo",
@@ -51,6 +51,8 @@ const command_t command_demo = {
              "examples:\n"
              "  dualpipe demo --seconds 2\n"
              "  dualpipe demo --ranks 4 --methods dualpipe,zbv --seconds 2 --output zbv\n"
+             "  dualpipe demo --inference prefill --seconds 2\n"
+             "      two micro-batches that are served, beside each other in three orders\n"
              "\n"
              "exit status: 0 done, 1 the run failed or a file could not be written, 2 wrong usage\n"};
 
@@ -61,13 +63,31 @@ typedef struct demo {
     dp_segment_costs_t segments;
     char methods[MOST_METHODS][NAME_BYTES];
     int32_t nmethods, ranks, microbatches;
+    int32_t forwards[MOST_METHODS]; /* of dp_forwards_t; -1: training */
     double unit_ns;
 } demo_t;
+
+/* The order that was asked for, and what it is compared with; they are named in the table. */
+static int read_orders(const args_t *args, demo_t *demo)
+{
+    static const char *const names[] = {"one by one", "turns", "prefill", "decode"};
+    const int32_t orders[] = {args->inference + 1, DP_FORWARDS_TURNS, DP_FORWARDS_SERIAL};
+
+    if (args->methods != NULL)
+        return args_usage(args, "either --inference or --methods");
+    for (size_t k = 0; k < sizeof(orders) / sizeof(orders[0]); k++, demo->nmethods++) {
+        demo->forwards[k] = orders[k];
+        snprintf(demo->methods[k], NAME_BYTES, "%s", names[orders[k]]);
+    }
+    return CMD_OK;
+}
 
 static int read_methods(const args_t *args, demo_t *demo)
 {
     const char *at = args->methods != NULL ? args->methods : "dualpipe,dualpipev,1f1b,zb1p,interleaved_overlap";
 
+    if (args->inference != 0)
+        return read_orders(args, demo);
     for (; *at != 0; demo->nmethods++) {
         size_t length = strcspn(at, ",");
 
@@ -75,6 +95,7 @@ static int read_methods(const args_t *args, demo_t *demo)
             (at[length] != 0 && at[length + 1] == 0))
             return args_usage(args, "--methods %s: names of schedules with commas between them are expected",
                               args->methods);
+        demo->forwards[demo->nmethods] = -1;
         snprintf(demo->methods[demo->nmethods], NAME_BYTES, "%.*s", (int)length, at);
         at += length + (at[length] != 0);
     }
@@ -88,6 +109,8 @@ static void read_segments(const args_t *args, demo_t *demo)
     int layers = cost_keys_find("LAYERS", 6);
 
     demo->segments = (dp_segment_costs_t){.struct_size = sizeof(demo->segments), .layers = 1};
+    if (args->inference != 0) /* of several layers a micro-batch ahead is seen */
+        demo->segments.layers = 4;
     if (keys->given[layers])
         demo->segments.layers = (int32_t)keys->value[layers];
     for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
@@ -98,11 +121,22 @@ static void read_segments(const args_t *args, demo_t *demo)
         demo->segments.i[s] = given[1] ? value[1] : args->pair.struct_size > 0 ? 0.0 : usual[s][1];
         demo->segments.w[s] = given[2] ? value[2] : args->pair.struct_size > 0 ? 0.0 : usual[s][2];
     }
+    for (int s = 0; s < DP_SEGMENT_FINE; s++)
+        demo->segments.fine_f[s] = keys->value[COST_KEY_FINE + 3 * s];
+    if (args->inference == 0 || args->pair.struct_size > 0)
+        return;
+    demo->segments.fine_f[1] = 0.5; /* shared experts */
+    if (args->inference + 1 == DP_FORWARDS_DECODE)
+        demo->segments.fine_f[0] = demo->segments.f[0] = 0.5; /* attention in two */
 }
 
 static demo_request_t request_of(const demo_t *demo, int32_t method)
 {
-    return (demo_request_t){.method = demo->methods[method],
+    const bool training = demo->forwards[method] < 0;
+
+    return (demo_request_t){.method = training ? demo->methods[method] : "1f1b",
+                            .label = training ? NULL : demo->methods[method],
+                            .forwards = demo->forwards[method],
                             .ranks = demo->ranks,
                             .microbatches = demo->microbatches,
                             .segments = &demo->segments,
@@ -276,7 +310,11 @@ static int run_demo(const args_t *args)
     int code = read_methods(args, &demo);
     dp_status_t status;
 
-    demo.microbatches = args->microbatches > 0 ? args->microbatches : 2 * demo.ranks;
+    if (args->inference != 0 && args->ranks == 0)
+        demo.ranks = 1;
+    demo.microbatches = args->microbatches > 0 ? args->microbatches
+                        : args->inference != 0 ? 8 * demo.ranks
+                                               : 2 * demo.ranks;
     if (code != CMD_OK)
         return code;
     read_segments(args, &demo);

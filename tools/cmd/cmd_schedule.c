@@ -30,9 +30,9 @@ static const option_row_t schedule_options[] = {
      .at = offsetof(args_t, comm),
      .help = "tsv with the transfers: SF RF activations, SB RB gradients, C ends a bundle"},
     {.kind = OPTION_END}};
-static const option_row_t *const schedule_tables[] = {args_method,  args_sizes,  args_cost, args_scales,
-                                                      args_overlap, args_memory, args_seed, schedule_options,
-                                                      args_output,  NULL};
+static const option_row_t *const schedule_tables[] = {args_method,      args_inference, args_sizes,  args_cost,
+                                                      args_scales,      args_overlap,   args_memory, args_seed,
+                                                      schedule_options, args_output,    NULL};
 
 const command_t command_schedule = {
     .name = "schedule",

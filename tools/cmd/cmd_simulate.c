@@ -20,9 +20,10 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .words = "text json svg png pdf trace",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
-static const option_row_t *const simulate_tables[] = {
-    args_method, args_sizes, args_cost,     args_scales,    args_recompute,   args_lanes,  args_overlap,
-    args_memory, args_seed,  args_topology, args_transport, simulate_options, args_output, NULL};
+static const option_row_t *const simulate_tables[] = {args_method,      args_inference, args_sizes,    args_cost,
+                                                      args_scales,      args_recompute, args_lanes,    args_overlap,
+                                                      args_memory,      args_seed,      args_topology, args_transport,
+                                                      simulate_options, args_output,    NULL};
 
 const command_t command_simulate = {
     .name = "simulate",
@@ -48,6 +49,8 @@ const command_t command_simulate = {
         "      on several hosts\n"
         "  dualpipe simulate --method dualpipev --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned\n"
         "      forwards and backwards beside each other wherever it shortens the step, in the ramps as well\n"
+        "  dualpipe simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill --cost attention.F=1,dispatch.F=2,mlp.F=1,combine.F=2,LAYERS=61\n"
+        "      two micro-batches beside each other, as a server runs them\n"
         "  dualpipe simulate mine.tsv --format json\n"
         "\n"
         "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is rejected\n"};

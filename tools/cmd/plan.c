@@ -135,6 +135,12 @@ int plan_schedule(const args_t *args, plan_t *plan)
     code = args->file != NULL ? read_schedule(args, plan) : make_schedule(args, plan);
     if (code != CMD_OK)
         return code;
+    if (args->inference != 0) {
+        dp_schedule_t *given = plan->schedule;
+
+        status = dp_schedule_forwards(given, args->inference + 1, &plan->schedule);
+        dp_schedule_free(given);
+    }
     if (args->overlap == OVERLAP_PLANNED)
         status = find_costs(plan);
     if (status >= 0)

@@ -24,6 +24,8 @@ static demo_pace_t pace_of(const demo_request_t *request, const dp_schedule_t *s
         pace.segments.i[s] *= share;
         pace.segments.w[s] *= share;
     }
+    for (int s = 0; s < DP_SEGMENT_FINE; s++)
+        pace.segments.fine_f[s] *= share;
     return pace;
 }
 
@@ -180,14 +182,39 @@ static dp_status_t add_box(dp_timeline_t *timeline, int32_t rank, window_t w, in
     return dp_timeline_add(timeline, rank, &span);
 }
 
+/* Forwards that run at once share the box out evenly. */
+static dp_status_t add_braid(const demo_result_t *run, int32_t rank, const dp_braid_t *braid, dp_timeline_t *timeline)
+{
+    int64_t n, share;
+    const dp_span_t *spans = dp_timeline_spans(run->timeline, rank, &n);
+    window_t w = {INT64_MAX, 0};
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 0; i < braid->npasses; i++)
+        widen(spans, n, braid->passes[i].chunk,
+              number_in_step(run->schedule, braid->passes[i].chunk, braid->passes[i].microbatch), DP_OP_F, &w);
+    share = (w.end - w.start) / braid->npasses;
+    for (int32_t i = 0; i < braid->npasses && status >= 0 && w.start < w.end; i++) {
+        const window_t part = {w.start + i * share, w.start + (i + 1) * share};
+
+        status =
+            add_box(timeline, rank, part, braid->passes[i].chunk,
+                    number_in_step(run->schedule, braid->passes[i].chunk, braid->passes[i].microbatch), DP_OP_F, true);
+    }
+    return status;
+}
+
 static dp_status_t add_operation(const demo_result_t *run, int32_t rank, const dp_op_t *op, dp_timeline_t *timeline)
 {
     int64_t n;
     const dp_span_t *spans = dp_timeline_spans(run->timeline, rank, &n);
-    int32_t number = number_in_step(run->schedule, op->chunk, op->microbatch), second;
+    int32_t number, second;
     window_t w = {INT64_MAX, 0}, behind;
     dp_status_t status;
 
+    if (op->kind == DP_OP_BRAID)
+        return add_braid(run, rank, &run->schedule->braids[op->microbatch], timeline);
+    number = number_in_step(run->schedule, op->chunk, op->microbatch);
     widen(spans, n, op->chunk, number, op->kind == DP_OP_FB ? DP_OP_F : op->kind == DP_OP_B ? -1 : op->kind, &w);
     if (op->kind != DP_OP_FB)
         return w.start < w.end ? add_box(timeline, rank, w, op->chunk, number, op->kind, false) : DP_OK;
@@ -250,8 +277,16 @@ dp_status_t demo_run(const demo_request_t *request, demo_result_t *result_out)
 
     *result_out = (demo_result_t){.schedule = NULL};
     status = dp_schedule_generate(&wanted, &result_out->schedule);
+    if (status >= 0 && request->forwards >= 0) {
+        dp_schedule_t *training = result_out->schedule;
+
+        status = dp_schedule_forwards(training, request->forwards, &result_out->schedule);
+        dp_schedule_free(training);
+    }
     if (status < 0)
         return status;
+    if (request->label != NULL)
+        snprintf(result_out->schedule->method, sizeof(result_out->schedule->method), "%s", request->label);
     pace = pace_of(request, result_out->schedule);
     status = simulate_method(request, &pace, result_out);
     return status < 0 || request->unit_ns <= 0.0 ? status : execute(request, &pace, result_out);

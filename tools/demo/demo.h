@@ -9,6 +9,8 @@
 
 typedef struct demo_request {
     const char *method;
+    const char *label;                   /* the schedule is called so; NULL: as the method */
+    int32_t forwards;                    /* of dp_forwards_t, of forwards alone; -1: training */
     int32_t ranks, microbatches, chunks; /* chunks 0: the method's own */
     const dp_segment_costs_t *segments;  /* of a layer of a device, in units */
     double hop;                          /* of the simulation, in units */

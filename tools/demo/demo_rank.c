@@ -18,6 +18,8 @@
  * due before it counts from there. */
 #define LATE_SHARE 0.1 /* of a unit */
 
+enum { MOST_SEGMENTS = DP_SEGMENT_COSTS + DP_SEGMENT_FINE };
+
 typedef struct rank rank_t;
 
 typedef struct segment {
@@ -32,7 +34,7 @@ struct rank {
     const demo_pace_t *pace;
     int32_t steps;
     const void *const *data; /* [microbatches] nobody reads it */
-    segment_t segments[DP_SEGMENT_COSTS];
+    segment_t segments[MOST_SEGMENTS];
     int64_t due[2], late_ns; /* of each lane: when what it did last was to end */
     dp_stage_t *stages[DP_MAX_CHUNKS];
     int32_t nstages;
@@ -103,29 +105,52 @@ static dp_status_t backward_weight(void *self, const dp_segment_call_t *call)
     return DP_OK;
 }
 
-static void fill_segments(rank_t *rank, dp_segment_t *segments)
+/* F, I and W of a role. */
+static void costs_of_role(const dp_segment_costs_t *c, int role, double costs_out[3])
 {
-    static const char *const names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
-    const dp_segment_costs_t *costs = &rank->pace->segments;
-    double unit = rank->pace->unit_ns;
+    const int fine = role - 1 - DP_SEGMENT_COSTS, s = role - 1;
 
-    for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
-        int role = DP_ROLE_ATTENTION + s;
-        bool all_to_all = role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
+    costs_out[0] = fine >= 0 ? c->fine_f[fine] : c->f[s];
+    costs_out[1] = fine >= 0 ? c->fine_i[fine] : c->i[s];
+    costs_out[2] = fine >= 0 ? c->fine_w[fine] : c->w[s];
+}
 
-        rank->segments[s] =
-            (segment_t){rank,
-                        {(int64_t)(costs->f[s] * unit), (int64_t)(costs->i[s] * unit), (int64_t)(costs->w[s] * unit)},
-                        all_to_all};
-        segments[s] = (dp_segment_t){.struct_size = sizeof(dp_segment_t),
-                                     .name = names[s],
-                                     .role = (dp_segment_role_t)role,
+/* The segments of a layer, as the simulator takes these costs: how many. */
+static int32_t fill_segments(rank_t *rank, dp_segment_t *segments)
+{
+    static const struct {
+        dp_segment_role_t role;
+        const char *name;
+    } layer[MOST_SEGMENTS] = {
+        {DP_ROLE_PROJECT, "project"}, {DP_ROLE_ATTENTION, "attention"}, {DP_ROLE_DISPATCH, "dispatch"},
+        {DP_ROLE_MLP, "mlp"},         {DP_ROLE_SHARED, "shared"},       {DP_ROLE_COMBINE, "combine"},
+        {DP_ROLE_SUM, "sum"}};
+    const dp_segment_costs_t *c = &rank->pace->segments;
+    const double unit = rank->pace->unit_ns;
+    const bool project = c->fine_f[0] > 0.0, shared = c->fine_f[1] + c->fine_f[2] > 0.0;
+    int32_t n = 0;
+
+    for (int k = 0; k < MOST_SEGMENTS; k++) {
+        const dp_segment_role_t role = layer[k].role;
+        const bool all_to_all = role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
+        double costs[3];
+
+        if ((role == DP_ROLE_PROJECT && !project) || ((role == DP_ROLE_SHARED || role == DP_ROLE_SUM) && !shared))
+            continue;
+        costs_of_role(c, role, costs);
+        rank->segments[n] = (segment_t){
+            rank, {(int64_t)(costs[0] * unit), (int64_t)(costs[1] * unit), (int64_t)(costs[2] * unit)}, all_to_all};
+        segments[n] = (dp_segment_t){.struct_size = sizeof(dp_segment_t),
+                                     .name = layer[k].name,
+                                     .role = role,
                                      .lane = all_to_all ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
-                                     .self = &rank->segments[s],
+                                     .self = &rank->segments[n],
                                      .host_forward = forward,
                                      .host_backward_input = backward_input,
-                                     .host_backward_weight = costs->w[s] > 0.0 ? backward_weight : NULL};
+                                     .host_backward_weight = costs[2] > 0.0 ? backward_weight : NULL};
+        n++;
     }
+    return n;
 }
 
 static dp_status_t build_sleeping_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
@@ -133,15 +158,15 @@ static dp_status_t build_sleeping_stage(void *user, const dp_build_context_t *co
 {
     rank_t *rank = user;
     int32_t layers = rank->pace->segments.layers;
-    dp_segment_t segments[DP_SEGMENT_COSTS];
-    const dp_part_t part = {.struct_size = sizeof(part), .nsegments = DP_SEGMENT_COSTS, .segments = segments};
+    dp_segment_t segments[MOST_SEGMENTS];
+    dp_part_t part = {.struct_size = sizeof(part), .segments = segments};
     dp_part_t *parts = calloc((size_t)layers, sizeof(*parts));
     dp_status_t status;
 
     (void)context, (void)stage, (void)stages;
     if (parts == NULL)
         return dp_fail(DP_ERR_NOMEM, "demo: no memory for %d layers", layers);
-    fill_segments(rank, segments);
+    part.nsegments = fill_segments(rank, segments);
     for (int32_t l = 0; l < layers; l++)
         parts[l] = part;
     status = dp_stage_create(parts, layers, sizeof(double), DP_F32, stage_out);
@@ -163,7 +188,10 @@ static dp_status_t run_steps(rank_t *rank)
                                      .trace_steps = rank->steps,
                                      .build = build_sleeping_stage,
                                      .user = rank};
-    dp_step_t step = {.struct_size = sizeof(step), .inputs = rank->data, .targets = rank->data};
+    dp_step_t step = {.struct_size = sizeof(step),
+                      .inputs = rank->data,
+                      .targets = rank->data,
+                      .forward_only = rank->schedule->forward_only};
     dp_pipeline_t *pipeline;
     dp_status_t status = dp_pipeline_open(&options, &pipeline);
 
