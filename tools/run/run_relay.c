@@ -39,8 +39,6 @@ struct run_relay {
     bool lacks; /* output was dropped */
     int room, wake_fd;
     int done_fd; /* closed at the end */
-    pthread_t thread;
-    bool started; /* it; run_relay_free joins it */
     stream_t *streams;
     struct pollfd *polls; /* [room + 1] */
     char *out;
@@ -70,8 +68,9 @@ void run_relay_free(run_relay_t *relay)
 {
     if (relay == NULL)
         return;
-    if (relay->started)
-        pthread_join(relay->thread, NULL);
+    /* behind all that its thread did, if there was one: that ends with this mutex */
+    pthread_mutex_lock(&relay->mutex);
+    pthread_mutex_unlock(&relay->mutex);
     if (relay->wake_fd >= 0)
         close(relay->wake_fd);
     for (int i = 0; relay->streams != NULL && i < relay->room; i++)
@@ -365,6 +364,7 @@ static bool is_lost(run_relay_t *relay, const stream_t *stream)
 static void *relay_main(void *argument)
 {
     run_relay_t *relay = argument;
+    int done_fd;
 
     for (int count, timeout_ms; (count = list_streams(relay, &timeout_ms)) >= 0;) {
         uint64_t wakes;
@@ -384,23 +384,27 @@ static void *relay_main(void *argument)
     }
     for (int i = 0; i < relay->count; i++)
         close_stream(relay, &relay->streams[i]);
-    close(relay->done_fd);
+    pthread_mutex_lock(&relay->mutex);
+    done_fd = relay->done_fd;
+    pthread_mutex_unlock(&relay->mutex);
+    close(done_fd); /* from here on the relay may be gone */
     return NULL;
 }
 
 bool run_relay_start(run_relay_t *relay, int *done_fd_out)
 {
+    pthread_t thread;
     int ends[2];
 
     if (pipe2(ends, O_CLOEXEC) != 0)
         return false;
     relay->done_fd = ends[1];
-    relay->started = pthread_create(&relay->thread, NULL, relay_main, relay) == 0;
-    if (!relay->started) {
+    if (pthread_create(&thread, NULL, relay_main, relay) != 0) {
         close(ends[0]);
         close(ends[1]);
         return false;
     }
+    pthread_detach(thread);
     *done_fd_out = ends[0];
     return true;
 }
