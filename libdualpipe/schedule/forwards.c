@@ -164,18 +164,17 @@ dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_
     static const char *const orders[] = {NULL, "turns", "prefill", "decode"};
     size_t ranks = (size_t)schedule->ranks;
     size_t all = ranks * (size_t)schedule->chunks * (size_t)dp_schedule_path_microbatches(schedule, 0);
-    int64_t *counts = dp__calloc(ranks, sizeof(*counts));
-    dp_pass_t *forwards = dp__calloc(all, sizeof(*forwards));
     dp_schedule_t *only = NULL;
+    dp_pass_t *forwards;
+    int64_t *counts;
     dp_status_t status;
 
     *forwards_out = NULL;
-    if (overlap < 0 || overlap > DP_FORWARDS_DECODE) {
-        dp__free(forwards);
-        dp__free(counts);
+    if (overlap < DP_FORWARDS_SERIAL || overlap > DP_FORWARDS_DECODE)
         return dp_fail(DP_ERR_INVALID, "dp_schedule_forwards: overlap %d: it is one of DP_FORWARDS_SERIAL to _DECODE",
                        overlap);
-    }
+    counts = dp__calloc(ranks, sizeof(*counts));
+    forwards = dp__calloc(all, sizeof(*forwards));
     status = counts != NULL && forwards != NULL ? put_schedule(schedule, orders[overlap], forwards, counts, &only)
                                                 : dp_fail(DP_ERR_NOMEM, "schedule: no memory for %zu forwards", all);
     dp__free(forwards);

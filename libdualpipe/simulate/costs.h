@@ -7,7 +7,6 @@
 #include <dualpipe/simulate.h>
 #include <stdbool.h>
 
-/* By index of dp_segment_costs_t. */
 /* By role: that of role r is number r - 1. */
 extern const char *const dp__segment_names[DP_ROLE_SUM];
 

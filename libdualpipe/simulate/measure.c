@@ -307,6 +307,9 @@ static void fill_segments(const sums_t *sums, double layers, dp_segment_costs_t 
         segments->r[s] = mean_value(&sums->segment[s][RECOMPUTED]);
     }
     for (int s = 0; s < DP_SEGMENT_FINE; s++) {
+        /* a layer has one, as it has attention; a trainer may call something else so */
+        if (sums->segment[DP_SEGMENT_COSTS + s][0].count != sums->segment[0][0].count)
+            continue;
         segments->fine_f[s] = mean_value(&sums->segment[DP_SEGMENT_COSTS + s][0]);
         segments->fine_i[s] = mean_value(&sums->segment[DP_SEGMENT_COSTS + s][1]);
         segments->fine_w[s] = mean_value(&sums->segment[DP_SEGMENT_COSTS + s][2]);

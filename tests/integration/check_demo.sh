@@ -49,6 +49,11 @@ for kind in prefill decode; do
     spans=$(grep -c '"name":"\(project\|attention\|dispatch\|mlp\|shared\|combine\|sum\)' served/trace.json)
     [ "$spans" -eq $((8 * 4 * $([ $kind = decode ] && echo 7 || echo 6))) ] || fail "$kind: trace.json has $spans segments"
 done
+# Layers cut finer are trained as well: each cost that is given has its segment.
+expect 0 demo --ranks 2 --microbatches 4 --methods dualpipe --seconds 0.2 --output finer \
+    --cost project.W=1,attention.F=1,attention.I=1,mlp.F=1,mlp.I=1,shared.I=1,dispatch.F=1,dispatch.I=1,combine.F=1,combine.I=1
+[ "$(grep -c '"name":"project W' finer/trace.json)" -eq 8 ] && [ "$(grep -c '"name":"shared I' finer/trace.json)" -eq 8 ] ||
+    fail "finer: $(grep -o '"name":"[a-z]* [FIW]' finer/trace.json | sort | uniq -c)"
 expect 2 demo --inference prefill --methods 1f1b
 expect 2 demo --inference training
 expect 2 demo --methods nosuch

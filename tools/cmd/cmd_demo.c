@@ -121,8 +121,11 @@ static void read_segments(const args_t *args, demo_t *demo)
         demo->segments.i[s] = given[1] ? value[1] : args->pair.struct_size > 0 ? 0.0 : usual[s][1];
         demo->segments.w[s] = given[2] ? value[2] : args->pair.struct_size > 0 ? 0.0 : usual[s][2];
     }
-    for (int s = 0; s < DP_SEGMENT_FINE; s++)
+    for (int s = 0; s < DP_SEGMENT_FINE; s++) {
         demo->segments.fine_f[s] = keys->value[COST_KEY_FINE + 3 * s];
+        demo->segments.fine_i[s] = keys->value[COST_KEY_FINE + 3 * s + 1];
+        demo->segments.fine_w[s] = keys->value[COST_KEY_FINE + 3 * s + 2];
+    }
     if (args->inference == 0 || args->pair.struct_size > 0)
         return;
     demo->segments.fine_f[1] = 0.5; /* shared experts */

@@ -24,8 +24,11 @@ static demo_pace_t pace_of(const demo_request_t *request, const dp_schedule_t *s
         pace.segments.i[s] *= share;
         pace.segments.w[s] *= share;
     }
-    for (int s = 0; s < DP_SEGMENT_FINE; s++)
+    for (int s = 0; s < DP_SEGMENT_FINE; s++) {
         pace.segments.fine_f[s] *= share;
+        pace.segments.fine_i[s] *= share;
+        pace.segments.fine_w[s] *= share;
+    }
     return pace;
 }
 

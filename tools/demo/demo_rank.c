@@ -127,7 +127,8 @@ static int32_t fill_segments(rank_t *rank, dp_segment_t *segments)
         {DP_ROLE_SUM, "sum"}};
     const dp_segment_costs_t *c = &rank->pace->segments;
     const double unit = rank->pace->unit_ns;
-    const bool project = c->fine_f[0] > 0.0, shared = c->fine_f[1] + c->fine_f[2] > 0.0;
+    const bool project = c->fine_f[0] + c->fine_i[0] + c->fine_w[0] > 0.0;
+    const bool shared = c->fine_f[1] + c->fine_i[1] + c->fine_w[1] + c->fine_f[2] + c->fine_i[2] + c->fine_w[2] > 0.0;
     int32_t n = 0;
 
     for (int k = 0; k < MOST_SEGMENTS; k++) {
