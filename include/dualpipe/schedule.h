@@ -18,7 +18,7 @@
  * method. All functions here return DP_ERR_INVALID for wrong arguments and DP_ERR_NOMEM. Each names
  * its other errors. When a function fails, its result pointer is NULL.
  *
- * Since 0.2: DP_OP_R, the orders prefill and decode, dp_forwards_t. */
+ * Since 0.2: DP_OP_R, the orders prefill and decode, `+` in written ones, dp_forwards_t. */
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 
@@ -80,7 +80,8 @@ typedef struct dp_pass {
  * - letters, one for each segment call: `a` is the next segment of pass 0, `b` of pass 1, and so
  *   on. F goes from the first segment to the last, I and W from the last to the first. A B has `a`
  *   for its I and `A` for its W. Every pass has one letter for every segment of its stage (a B one
- *   of each kind), whether that segment has weights or not.
+ *   of each kind), whether that segment has weights or not. `+a` is the next SHARED segment (types.h)
+ *   of an F or I, wherever its layer lets it run; `a` then passes over them.
  * The input of a pass must be there at its first letter, and its output is there behind its last.
  * Under a name, all passes begin at once and end at once. Passes of one chunk do their F, their I
  * and their W in the order in which they are listed, at every segment. Frozen: never grows. */

@@ -17,7 +17,7 @@ static double chain_from(const dp__overlap_problem_t *p, int32_t chunk, int kind
     double sum = 0.0;
 
     for (int32_t c = chunk; c >= 0; c = kind == PASS_F ? p->chunk[c].next : p->chunk[c].prev)
-        sum += dp__overlap_chain(&p->chunk[c], kind) + (kind == PASS_F ? p->chunk[c].hop : p->chunk[c].back_hop);
+        sum += p->chunk[c].chain[kind] + (kind == PASS_F ? p->chunk[c].hop : p->chunk[c].back_hop);
     return sum;
 }
 
@@ -76,6 +76,8 @@ static double of_rank(const dp__overlap_problem_t *p, int32_t rank)
             for (int k = 0; k < LANES; k++)
                 lane[k] += p->chunk[c].work[kind][k] * p->microbatches;
     }
+    if (p->kinds < PASS_KINDS) /* what forwards hold ends with them */
+        return x.begins + fmax(lane[LANE_COMPUTE], lane[LANE_ALL_TO_ALL]);
     warm = fmax(x.begins, x.first_backward - p->cap * x.forward);
     cool = fmax(0.0, x.tail - p->cap * x.backward - x.last);
     return fmax(x.begins + lane[LANE_ALL_TO_ALL],
@@ -88,8 +90,10 @@ double dp__overlap_bound(const dp__overlap_problem_t *p)
 
     for (int32_t c = 0; c < p->ranks * p->chunks; c++)
         if (p->chunk[c].prev < 0)
-            bound = fmax(bound, chain_from(p, c, PASS_F) + chain_from(p, end_of_path(p, c, PASS_I), PASS_I) +
-                                    last_weight(p, c));
+            bound = fmax(bound, chain_from(p, c, PASS_F) +
+                                    (p->kinds == PASS_KINDS
+                                         ? chain_from(p, end_of_path(p, c, PASS_I), PASS_I) + last_weight(p, c)
+                                         : 0.0));
     for (int32_t r = 0; r < p->ranks; r++)
         bound = fmax(bound, of_rank(p, r));
     return bound;

@@ -1,8 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * braids.c: cuts the stream of a rank's segments wherever no pass is open, and spells each block:
- * one pass is a plain operation, more are a braid. */
+ * one pass is a plain operation, more are a braid, and so is one with SHARED segments. */
 #include "overlap/braids.h"
+
+#include <string.h>
 
 #include "base/memory.h"
 
@@ -74,6 +76,8 @@ static void spell_call(writer_t *w, int32_t pass, const dp__overlap_call_t *call
         letters = block->below[pass] - after;
         block->below[pass] = after;
     }
+    if (call->kind != PASS_W && w->problem->segment[w->problem->chunk[call->chunk].first + call->segment].shared)
+        block->order[block->letters++] = '+';
     for (; letters > 0; letters--)
         block->order[block->letters++] = letter;
     block->open -= block->left[pass] == 0;
@@ -106,7 +110,8 @@ static void sort_passes(block_t *block)
     for (size_t k = 0; k < block->letters; k++) {
         char base = block->order[k] >= 'a' ? 'a' : 'A';
 
-        block->order[k] = (char)(base + to[block->order[k] - base]);
+        if (block->order[k] != '+')
+            block->order[k] = (char)(base + to[block->order[k] - base]);
     }
 }
 
@@ -118,7 +123,7 @@ static dp_status_t end_block(writer_t *w)
 
     block->order[block->letters] = 0;
     sort_passes(block);
-    if (block->npasses > 1) {
+    if (block->npasses > 1 || strchr(block->order, '+') != NULL) {
         op = (dp_op_t){DP_OP_BRAID, -1, -1, -1, -1};
         if (w->schedule != NULL)
             status = dp_schedule_add_braid(w->schedule, &(dp_braid_t){block->npasses, block->passes, block->order},
@@ -168,7 +173,7 @@ static size_t longest_order(const dp__overlap_problem_t *p)
 
     for (int32_t c = 0; c < p->ranks * p->chunks; c++)
         most = p->chunk[c].count > most ? p->chunk[c].count : most;
-    return 2 * DP_BRAID_PASSES * (size_t)most + 1;
+    return 3 * DP_BRAID_PASSES * (size_t)most + 1; /* W have no '+' */
 }
 
 dp_status_t dp__overlap_braids(const dp__overlap_problem_t *problem, const dp_schedule_t *like,
@@ -187,6 +192,8 @@ dp_status_t dp__overlap_braids(const dp__overlap_problem_t *problem, const dp_sc
     if (status >= 0)
         status = dp_schedule_create(like->method, like->placement, like->ranks, like->microbatches, like->chunks, nops,
                                     schedule_out);
+    if (status >= 0)
+        (*schedule_out)->forward_only = like->forward_only;
     w.schedule = *schedule_out;
     w.nops = 0;
     if (status >= 0)

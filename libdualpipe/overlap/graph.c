@@ -22,6 +22,20 @@ static int32_t last_of(const dp__overlap_walk_t *walk)
     return walk->first + walk->count - 1;
 }
 
+/* The node that runs a segment of an F or I. */
+static int32_t node_of(const dp__overlap_walk_t *walk, int32_t segment)
+{
+    return walk->kind == PASS_F ? walk->first + segment : last_of(walk) - segment;
+}
+
+static const dp__overlap_segment_t *segment_of(const builder_t *b, int32_t node)
+{
+    const dp__overlap_problem_t *p = b->graph->problem;
+    const dp__overlap_node_t *n = &b->graph->node[node];
+
+    return &p->segment[p->chunk[b->graph->walk[n->walk].chunk].first + n->segment];
+}
+
 static void add_arc(builder_t *b, int32_t from, int32_t to, double lag)
 {
     b->from[b->count] = from;
@@ -32,7 +46,7 @@ static void add_walks(dp__overlap_graph_t *graph)
 {
     const dp__overlap_problem_t *p = graph->problem;
 
-    for (int kind = 0; kind < PASS_KINDS; kind++)
+    for (int kind = 0; kind < p->kinds; kind++)
         for (int32_t c = 0; c < p->ranks * p->chunks; c++)
             for (int32_t m = 0; m < p->microbatches; m++) {
                 const dp__overlap_chunk_t *chunk = &p->chunk[c];
@@ -55,8 +69,16 @@ static void add_walks(dp__overlap_graph_t *graph)
 /* Within a pass, and behind the same pass of the micro-batch before, which it does not overtake. */
 static void chain_walk(builder_t *b, const dp__overlap_walk_t *walk)
 {
-    for (int32_t k = walk->first; k < last_of(walk); k++)
-        add_arc(b, k, k + 1, 0.0);
+    for (int32_t k = walk->first; k <= last_of(walk); k++) {
+        const dp__overlap_segment_t *segment = segment_of(b, k);
+
+        if (walk->kind == PASS_W && k > walk->first)
+            add_arc(b, k - 1, k, 0.0);
+        if (walk->kind != PASS_W && segment->behind[walk->kind] >= 0)
+            add_arc(b, node_of(walk, segment->behind[walk->kind]), k, 0.0);
+        if (walk->kind != PASS_W && segment->ahead[walk->kind] >= 0)
+            add_arc(b, k, node_of(walk, segment->ahead[walk->kind]), 0.0);
+    }
     if (walk->microbatch > 0) {
         const dp__overlap_walk_t *before = walk - 1;
 
@@ -64,12 +86,6 @@ static void chain_walk(builder_t *b, const dp__overlap_walk_t *walk)
         if (walk->kind != PASS_W)
             add_arc(b, last_of(before), last_of(walk), 0.0);
     }
-}
-
-/* The node that runs a segment. */
-static int32_t node_of(const dp__overlap_walk_t *walk, int32_t segment)
-{
-    return walk->kind == PASS_F ? walk->first + segment : last_of(walk) - segment;
 }
 
 /* A message goes to the pass `to`. Its slot is free again behind the first part of the pass that
@@ -116,7 +132,7 @@ static void add_arcs(builder_t *b)
             add_weights(b, walk);
         else if (to >= 0)
             hand_on(b, walk, to, walk->kind == PASS_F ? chunk->hop : chunk->back_hop);
-        else if (walk->kind == PASS_F)
+        else if (walk->kind == PASS_F && p->kinds > PASS_I)
             add_arc(b, last_of(walk), walk_of(b, PASS_I, walk->chunk, walk->microbatch)->first, 0.0);
     }
 }
@@ -144,10 +160,10 @@ static void sort_arcs(const builder_t *b, int way)
 dp_status_t dp__overlap_graph_make(const dp__overlap_problem_t *p, dp__overlap_graph_t *out)
 {
     builder_t b = {.graph = out};
-    size_t walks = PASS_KINDS * (size_t)p->ranks * (size_t)p->chunks * (size_t)p->microbatches, nodes = 0, arcs;
+    size_t walks = (size_t)p->kinds * (size_t)p->ranks * (size_t)p->chunks * (size_t)p->microbatches, nodes = 0, arcs;
 
     for (int32_t c = 0; c < p->ranks * p->chunks; c++)
-        nodes += (size_t)(2 * p->chunk[c].count + p->chunk[c].weights) * (size_t)p->microbatches;
+        nodes += (size_t)dp__overlap_calls(p, c);
     arcs = 2 * nodes + 5 * walks;
     *out = (dp__overlap_graph_t){.problem = p};
     if (dp__arrays(DP__ARRAY(b.from, arcs), DP__ARRAY(b.to, arcs)) &&

@@ -185,10 +185,16 @@ static bool opens_pass(const dp__overlap_run_t *run, int32_t node)
     return node == walk->first + (run->way == 0 ? 0 : walk->count - 1);
 }
 
-/* F takes memory and W gives it back; from the end of the step, W takes it and F gives it back. */
+/* F takes memory and W gives it back; from the end of the step, W takes it and F gives it back. F
+ * alone does both. */
 static int find_taker(const dp__overlap_run_t *run)
 {
-    return run->way == 0 ? PASS_F : PASS_W;
+    return run->way == 0 ? PASS_F : run->graph->problem->kinds - 1;
+}
+
+static int find_giver(const dp__overlap_run_t *run)
+{
+    return run->way == 0 ? run->graph->problem->kinds - 1 : PASS_F;
 }
 
 static int32_t *list_of(const dp__overlap_run_t *run, int32_t rank, int lane)
@@ -431,7 +437,7 @@ static void close_walk(dp__overlap_run_t *run, rank_t *rank, const dp__overlap_w
 {
     if (walk->kind != PASS_W)
         rank->alive[walk->kind]--;
-    if (walk->kind == PASS_F + PASS_W - find_taker(run))
+    if (walk->kind == find_giver(run))
         rank->held -= chunk_of(run, walk)->share;
 }
 
@@ -451,7 +457,7 @@ static void lead_on(dp__overlap_run_t *run, int32_t node, double end, double now
     const dp__overlap_walk_t *walk = walk_of(run, node), *other;
     int32_t last = -1; /* of an I that waits for its W, or has */
 
-    if (run->way == 0 && node == walk->first + walk->count - 1) {
+    if (run->way == 0 && walk->kind != PASS_F && node == walk->first + walk->count - 1) {
         other = &graph->walk[dp__overlap_walk_at(graph->problem, PASS_W, walk->chunk, walk->microbatch)];
         if (walk->kind == PASS_I && run->left[other - graph->walk] < other->count)
             last = node;
@@ -582,7 +588,7 @@ static void reset_run(dp__overlap_run_t *run)
     for (int32_t r = 0; r < p->ranks; r++) {
         run->ranks[r] = (rank_t){.calls = at};
         for (int32_t c = r * p->chunks; c < (r + 1) * p->chunks; c++)
-            at += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
+            at += dp__overlap_calls(p, c);
     }
     make_queues(run);
     make_orders(run);
@@ -632,7 +638,7 @@ double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules,
     for (int32_t r = 0, c = 0; count_out != NULL && r < p->ranks; r++) {
         count_out[r] = 0;
         for (int32_t k = 0; k < p->chunks; k++, c++)
-            count_out[r] += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
+            count_out[r] += dp__overlap_calls(p, c);
     }
     return is_complete(run) ? run->end : INFINITY;
 }
@@ -673,8 +679,8 @@ dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_graph_t *graph)
     for (int32_t w = 0; w < graph->walks; w++)
         longest = graph->walk[w].count > longest ? graph->walk[w].count : longest;
     run->graph = graph;
-    /* of each chunk what may begin and its open W; the open F and I */
-    run->room = 4 * p->chunks + 2 * ALIVE_MOST;
+    /* of each chunk what may begin and its open W; the open F and I, with a SHARED segment each */
+    run->room = 4 * p->chunks + 3 * ALIVE_MOST;
     run->queued = p->chunks * p->microbatches;
     run->laters = OPENED_MOST * longest;
     if (!dp__arrays(DP__ARRAY(run->ranks, ranks), DP__ARRAY(run->waits, nodes), DP__ARRAY(run->ready, nodes),

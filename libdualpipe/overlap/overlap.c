@@ -58,6 +58,8 @@ typedef struct planning {
     dp__overlap_call_t *calls; /* of all ranks, */
     int64_t *counts;           /* and how many of each */
     dp_overlap_result_t *found;
+    dp_schedule_t *first; /* where the search begins: the given one, or one by name */
+    double first_step;
     int32_t tried;
 } planning_t;
 
@@ -71,11 +73,8 @@ static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_r
     DO(dp__take("plan: the request", dp_overlap_request_t, DP_OVERLAP_REQUEST_MIN, request, given));
     if (request->schedule == NULL || request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "plan: no schedule, or no costs");
-    if (request->schedule->nbraids > 0 || request->schedule->forward_only)
-        return dp_fail(DP_ERR_INVALID,
-                       "plan: the schedule %s; a plan begins with one of forwards and backwards "
-                       "without braids",
-                       request->schedule->nbraids > 0 ? "has braids" : "is forward-only");
+    if (request->schedule->nbraids > 0 && !request->schedule->forward_only)
+        return dp_fail(DP_ERR_INVALID, "plan: the schedule has braids; a plan begins with one without");
     if (isnan(request->memory_cap) || request->slots < 0 || request->tries < 0 || !(request->seconds >= 0.0))
         return dp_fail(DP_ERR_INVALID,
                        "plan: memory cap %g, %d slots, %d tries, %g s: none may be negative but the "
@@ -85,18 +84,26 @@ static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_r
     return dp_schedule_verify(request->schedule);
 }
 
-/* What the schedule itself holds at most, its operations done one after the other. */
+/* What the schedule itself holds at most, its operations done one after the other, passes of a
+ * braid all at once. */
 static double held_by(const dp_schedule_t *schedule)
 {
     double most = 0.0, share = 1.0 / dp_schedule_split(schedule);
     dp_pass_t pass[2];
 
     for (int32_t r = 0; r < schedule->ranks; r++) {
-        dp__alive_t alive = {.forward_only = false};
+        dp__alive_t alive = {.forward_only = schedule->forward_only != 0};
 
-        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1]; k++)
-            for (int p = 0, n = dp__op_passes(&schedule->ops[k], pass); p < n; p++)
+        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1]; k++) {
+            const dp_op_t *op = &schedule->ops[k];
+            bool braid = op->kind == DP_OP_BRAID;
+            int n = braid ? 0 : dp__op_passes(op, pass);
+
+            for (int p = 0; p < n; p++)
                 dp__alive_count(&alive, pass[p].kind, true, true, share);
+            if (braid)
+                alive.most_inputs = fmax(alive.most_inputs, share * schedule->braids[op->microbatch].npasses);
+        }
         most = fmax(most, alive.most_inputs);
     }
     return most;
@@ -115,7 +122,8 @@ static dp_status_t open_problem(const dp_overlap_request_t *given, planning_t *x
     if (status >= 0)
         status = dp__overlap_problem_make(x->request.schedule, &costs, x->request.slots, &x->problem);
     if (status >= 0)
-        x->problem.cap = x->request.memory_cap == 0.0  ? held_by(x->request.schedule)
+        x->problem.cap = x->request.memory_cap == 0.0
+                             ? (x->request.schedule->forward_only ? INFINITY : held_by(x->request.schedule))
                          : x->request.memory_cap < 0.0 ? INFINITY
                                                        : x->request.memory_cap;
     return status;
@@ -126,7 +134,7 @@ static int64_t all_calls(const dp__overlap_problem_t *p)
     int64_t sum = 0;
 
     for (int32_t c = 0; c < p->ranks * p->chunks; c++)
-        sum += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
+        sum += dp__overlap_calls(p, c);
     return sum;
 }
 
@@ -222,14 +230,14 @@ static bool try_lift(planning_t *x, dp__overlap_random_t *random)
 /* Changes a plan: lifted passes, other rules, other urgencies, or a run backwards and forwards. */
 static void try_change(planning_t *x, dp__overlap_random_t *random, double worse)
 {
-    double what = dp__overlap_unit(random);
+    double lift = x->problem.kinds == PASS_KINDS ? 0.3 : 0.0, what = dp__overlap_unit(random);
     plan_t *t = &x->trial;
 
     copy_plan(x, &x->now, t);
     memcpy(t->urgency, t->starts, (size_t)x->graph.nodes * sizeof(*t->urgency));
-    if (what < 0.3 && !try_lift(x, random))
+    if (what < lift && !try_lift(x, random))
         return;
-    if (what >= 0.3 && what < 0.6)
+    if (what >= lift && what < 0.6)
         dp__overlap_rules_change(x->problem.period, random, &t->rules);
     else if (what >= 0.6 && what < 0.8)
         dp__overlap_urgency_change(&x->graph, t->step, random, t->urgency);
@@ -301,72 +309,9 @@ static void try_all(planning_t *x)
         try_change(x, &random, 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(&random));
 }
 
-static dp_status_t take_spans(const planning_t *x, const dp_timeline_t *timeline, int32_t rank, double *starts)
-{
-    const dp__overlap_problem_t *p = &x->problem;
-    int64_t count;
-    const dp_span_t *spans = dp_timeline_spans(timeline, rank, &count);
+/* ---- where it begins ---- */
 
-    for (int64_t k = 0; k < count; k++) {
-        const dp_span_t *span = &spans[k];
-        int kind = span->pass == DP_OP_F ? PASS_F : span->pass == DP_OP_I ? PASS_I : PASS_W;
-        const dp__overlap_walk_t *walk;
-
-        if (span->kind != DP_SPAN_COMPUTE || span->segment < 0)
-            continue;
-        walk = &x->graph.walk[dp__overlap_walk_at(p, kind, rank * p->chunks + span->chunk, span->microbatch)];
-        for (int32_t n = walk->first; n < walk->first + walk->count; n++)
-            if (x->graph.node[n].segment == span->segment)
-                starts[n] = 1e-6 * (double)span->start_ns;
-    }
-    return DP_OK;
-}
-
-/* When each node began in the given schedule. */
-static dp_status_t take_given(planning_t *x, double *starts)
-{
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
-    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_status_t status = dp_evaluate(x->request.schedule, &options, x->request.costs, 1, &simulation);
-
-    for (int32_t r = 0; status >= 0 && r < x->problem.ranks; r++)
-        status = take_spans(x, simulation.timeline, r, starts);
-    dp_simulation_clear(&simulation);
-    return status;
-}
-
-static bool plan_step(const planning_t *x, plan_t *plan)
-{
-    plan->step = INFINITY;
-    return dp__arrays(DP__ARRAY(plan->urgency, x->graph.nodes), DP__ARRAY(plan->starts, x->graph.nodes));
-}
-
-static dp_status_t search_plan(planning_t *x)
-{
-    dp_status_t status = dp__overlap_graph_make(&x->problem, &x->graph);
-
-    if (status >= 0 && x->request.tries == 0)
-        x->request.tries = (int32_t)fmax(FEWEST, fmin(TRIES, (double)NODES / x->graph.nodes));
-    if (status >= 0)
-        x->run = dp__overlap_run_open(&x->graph);
-    if (status >= 0 && (x->run == NULL ||
-                        !dp__arrays(DP__ARRAY(x->calls, all_calls(&x->problem)), DP__ARRAY(x->counts, x->problem.ranks),
-                                    DP__ARRAY(x->given, x->graph.nodes)) ||
-                        !plan_step(x, &x->best) || !plan_step(x, &x->now) || !plan_step(x, &x->trial)))
-        status = dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
-    if (status >= 0)
-        status = take_given(x, x->given);
-    if (status < 0)
-        return status;
-    try_all(x);
-    return x->best.step < INFINITY
-               ? DP_OK
-               : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found", x->problem.cap);
-}
-
-/* ---- the proof ---- */
-
-/* Of a run like that of any schedule. */
+/* The step of a run like that of any schedule. */
 static dp_status_t simulate_plan(const planning_t *x, const dp_schedule_t *schedule, double *step_out)
 {
     dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
@@ -396,28 +341,124 @@ static dp_status_t copy_schedule(const dp_schedule_t *from, dp_schedule_t **copy
     return status;
 }
 
-/* What was given stays where no plan is shorter. */
-static dp_status_t keep_shorter(const planning_t *x, dp_overlap_result_t *found)
+/* Of forwards alone the shortest of all orders by name; the given schedule otherwise. */
+static dp_status_t find_first(planning_t *x)
 {
-    double given = 0.0, held = held_by(x->request.schedule);
+    const dp_schedule_t *given = x->request.schedule;
+    dp_status_t status = DP_OK;
+
+    x->first_step = INFINITY;
+    for (int order = DP_FORWARDS_SERIAL; order <= (given->forward_only ? DP_FORWARDS_DECODE : 0) && status >= 0;
+         order++) {
+        dp_schedule_t *schedule = NULL;
+        double step = 0.0;
+
+        status = given->forward_only ? dp_schedule_forwards(given, order, &schedule) : copy_schedule(given, &schedule);
+        if (status >= 0)
+            status = simulate_plan(x, schedule, &step);
+        if (status >= 0 && step < x->first_step && held_by(schedule) <= x->problem.cap + 1e-9) {
+            dp_schedule_t *worse = x->first;
+
+            x->first = schedule;
+            x->first_step = step;
+            schedule = worse;
+        }
+        dp_schedule_free(schedule);
+        if (status == DP_ERR_REJECTED && order > DP_FORWARDS_SERIAL)
+            status = DP_OK; /* two by two they wait for each other */
+    }
+    return status;
+}
+
+static dp_status_t take_spans(const planning_t *x, const dp_timeline_t *timeline, int32_t rank, double *starts)
+{
+    const dp__overlap_problem_t *p = &x->problem;
+    int64_t count;
+    const dp_span_t *spans = dp_timeline_spans(timeline, rank, &count);
+
+    for (int64_t k = 0; k < count; k++) {
+        const dp_span_t *span = &spans[k];
+        int kind = span->pass == DP_OP_F ? PASS_F : span->pass == DP_OP_I ? PASS_I : PASS_W;
+        const dp__overlap_walk_t *walk;
+
+        if (span->kind != DP_SPAN_COMPUTE || span->segment < 0)
+            continue;
+        walk = &x->graph.walk[dp__overlap_walk_at(p, kind, rank * p->chunks + span->chunk, span->microbatch)];
+        for (int32_t n = walk->first; n < walk->first + walk->count; n++)
+            if (x->graph.node[n].segment == span->segment)
+                starts[n] = 1e-6 * (double)span->start_ns;
+    }
+    return DP_OK;
+}
+
+/* When each node began in the given schedule. */
+static dp_status_t take_given(planning_t *x, double *starts)
+{
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_status_t status =
+        dp_evaluate(x->first != NULL ? x->first : x->request.schedule, &options, x->request.costs, 1, &simulation);
+
+    for (int32_t r = 0; status >= 0 && r < x->problem.ranks; r++)
+        status = take_spans(x, simulation.timeline, r, starts);
+    dp_simulation_clear(&simulation);
+    return status;
+}
+
+static bool plan_step(const planning_t *x, plan_t *plan)
+{
+    plan->step = INFINITY;
+    return dp__arrays(DP__ARRAY(plan->urgency, x->graph.nodes), DP__ARRAY(plan->starts, x->graph.nodes));
+}
+
+static dp_status_t search_plan(planning_t *x)
+{
+    dp_status_t status = dp__overlap_graph_make(&x->problem, &x->graph);
+
+    if (status >= 0 && x->request.tries == 0)
+        x->request.tries = (int32_t)fmax(FEWEST, fmin(TRIES, (double)NODES / x->graph.nodes));
+    if (status >= 0)
+        x->run = dp__overlap_run_open(&x->graph);
+    if (status >= 0 && (x->run == NULL ||
+                        !dp__arrays(DP__ARRAY(x->calls, all_calls(&x->problem)), DP__ARRAY(x->counts, x->problem.ranks),
+                                    DP__ARRAY(x->given, x->graph.nodes)) ||
+                        !plan_step(x, &x->best) || !plan_step(x, &x->now) || !plan_step(x, &x->trial)))
+        status = dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
+    if (status >= 0)
+        status = find_first(x);
+    if (status >= 0)
+        status = take_given(x, x->given);
+    if (status < 0)
+        return status;
+    try_all(x);
+    return x->best.step < INFINITY
+               ? DP_OK
+               : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found", x->problem.cap);
+}
+
+/* ---- the end ---- */
+
+/* The first schedule stays where no plan is shorter. */
+static dp_status_t keep_shorter(planning_t *x, dp_overlap_result_t *found)
+{
     dp_status_t status = simulate_plan(x, found->schedule, &found->step);
 
-    if (status == DP_ERR_REJECTED) /* no more than what was given, then */
-        found->step = INFINITY;
-    if ((status >= 0 || status == DP_ERR_REJECTED) && held <= x->problem.cap + 1e-9)
-        status = simulate_plan(x, x->request.schedule, &given);
-    if (status < 0 || held > x->problem.cap + 1e-9 || found->step < given)
+    if (status != DP_ERR_REJECTED && (status < 0 || found->step < x->first_step))
+        return status;
+    if (x->first == NULL)
         return status;
     dp_schedule_free(found->schedule);
-    found->schedule = NULL;
-    found->step = given;
-    found->peak = held;
-    return copy_schedule(x->request.schedule, &found->schedule);
+    found->schedule = x->first;
+    found->step = x->first_step;
+    found->peak = held_by(x->first);
+    x->first = NULL;
+    return DP_OK;
 }
 
 static void close_planning(planning_t *x)
 {
     dp__overlap_run_close(x->run);
+    dp_schedule_free(x->first);
     dp__free(x->calls);
     dp__free(x->best.urgency);
     dp__free(x->now.urgency);

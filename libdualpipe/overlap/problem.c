@@ -21,12 +21,25 @@ static void fill_segments(dp__overlap_problem_t *p, dp__overlap_chunk_t *chunk, 
         dp__overlap_segment_t *segment = &p->segment[chunk->first + s];
 
         *segment = (dp__overlap_segment_t){.lane = cost->lane == DP_LANE_ALL_TO_ALL ? LANE_ALL_TO_ALL : LANE_COMPUTE,
-                                           .cost = {cost->f * stage->scale,
-                                                    (cost->i + (stage->r != NULL ? stage->r[s] : 0.0)) * stage->scale,
-                                                    cost->has_weight ? cost->w * stage->scale : 0.0}};
-        chunk->work[PASS_F][segment->lane] += segment->cost[PASS_F];
-        chunk->work[PASS_I][segment->lane] += segment->cost[PASS_I];
-        chunk->work[PASS_W][LANE_COMPUTE] += segment->cost[PASS_W];
+                                           .shared = cost->role == DP_ROLE_SHARED,
+                                           .cost = {cost->f * stage->scale}};
+        if (p->kinds > PASS_I)
+            segment->cost[PASS_I] = (cost->i + (stage->r != NULL ? stage->r[s] : 0.0)) * stage->scale;
+        if (p->kinds > PASS_W && cost->has_weight)
+            segment->cost[PASS_W] = cost->w * stage->scale;
+        for (int kind = 0; kind < PASS_KINDS; kind++) {
+            chunk->work[kind][kind == PASS_W ? LANE_COMPUTE : segment->lane] += segment->cost[kind];
+            chunk->chain[kind] += segment->shared ? 0.0 : segment->cost[kind];
+        }
+        for (int kind = PASS_F; kind <= PASS_I; kind++) {
+            bool forward = kind == PASS_F, first = s == (forward ? 0 : chunk->count - 1);
+            int32_t behind = first ? -1 : dp__segment_next(stage->shape.segments, s, forward ? -1 : 1), ahead = -1;
+
+            if (segment->shared)
+                dp__shared_place(&stage->shape, s, forward, &behind, &ahead);
+            segment->behind[kind] = (int16_t)behind;
+            segment->ahead[kind] = (int16_t)ahead;
+        }
     }
     for (int32_t s = 1; s < chunk->count; s++)
         if (stage->list[s].begins_part) {
@@ -72,41 +85,9 @@ static void fill_chunks(const dp_schedule_t *schedule, const dp_costs_t *costs, 
             p->period += p->chunk[c].work[kind][LANE_COMPUTE] / p->paths;
 }
 
-static void list_pass(dp__overlap_problem_t *p, int kind, int32_t chunk, int32_t microbatch, double place,
-                      int32_t *count)
-{
-    p->place[kind][dp__overlap_at(p, chunk, microbatch)] = place;
-    if (kind != PASS_W)
-        p->listed[kind][(size_t)p->chunk[chunk].rank * (size_t)p->chunks * (size_t)p->microbatches +
-                        (size_t)count[kind]++] = (dp__overlap_pass_t){chunk, microbatch};
-}
-
-static void list_passes(const dp_schedule_t *schedule, dp__overlap_problem_t *p)
-{
-    for (int32_t r = 0; r < p->ranks; r++) {
-        int32_t count[2] = {0, 0};
-
-        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1]; k++) {
-            const dp_op_t *op = &schedule->ops[k];
-            bool pair = op->kind == DP_OP_FB, whole = pair || op->kind == DP_OP_B;
-            int32_t chunk = r * p->chunks + op->chunk, microbatch = op->microbatch;
-            double place = (double)(k - schedule->first[r]);
-
-            if (pair || op->kind == DP_OP_F)
-                list_pass(p, PASS_F, chunk, microbatch, place, count);
-            if (pair)
-                chunk = r * p->chunks + op->chunk2, microbatch = op->microbatch2;
-            if (whole || op->kind == DP_OP_I)
-                list_pass(p, PASS_I, chunk, microbatch, place, count);
-            if (whole || op->kind == DP_OP_W)
-                list_pass(p, PASS_W, chunk, microbatch, place, count);
-        }
-    }
-}
-
 static dp_status_t allocate_problem(const dp_schedule_t *schedule, const dp__stages_t *stages, dp__overlap_problem_t *p)
 {
-    size_t chunks = (size_t)p->ranks * (size_t)p->chunks, passes = chunks * (size_t)p->microbatches, segments = 0;
+    size_t chunks = (size_t)p->ranks * (size_t)p->chunks, segments = 0;
 
     for (int32_t r = 0; r < p->ranks; r++)
         for (int32_t c = 0; c < p->chunks; c++) {
@@ -115,11 +96,8 @@ static dp_status_t allocate_problem(const dp_schedule_t *schedule, const dp__sta
             dp_schedule_place(schedule, r, c, &place);
             segments += (size_t)stages->at[place.stage].shape.nsegments;
         }
-    if (!dp__arrays(DP__ARRAY(p->chunk, chunks), DP__ARRAY(p->segment, segments), DP__ARRAY(p->weight, segments),
-                    DP__ARRAY(p->place[PASS_F], passes), DP__ARRAY(p->place[PASS_I], passes),
-                    DP__ARRAY(p->place[PASS_W], passes), DP__ARRAY(p->listed[0], passes),
-                    DP__ARRAY(p->listed[1], passes)))
-        return dp_fail(DP_ERR_NOMEM, "plan: no memory for %zu passes", passes);
+    if (!dp__arrays(DP__ARRAY(p->chunk, chunks), DP__ARRAY(p->segment, segments), DP__ARRAY(p->weight, segments)))
+        return dp_fail(DP_ERR_NOMEM, "plan: no memory for %zu segments", segments);
     return DP_OK;
 }
 
@@ -134,13 +112,12 @@ dp_status_t dp__overlap_problem_make(const dp_schedule_t *schedule, const dp_cos
                                    .stages = dp_schedule_stages(schedule),
                                    .paths = dp_schedule_paths(schedule),
                                    .microbatches = dp_schedule_path_microbatches(schedule, 0),
-                                   .slots = slots};
+                                   .slots = slots,
+                                   .kinds = schedule->forward_only ? PASS_F + 1 : PASS_KINDS};
     if (status >= 0)
         status = allocate_problem(schedule, &stages, out);
-    if (status >= 0) {
+    if (status >= 0)
         fill_chunks(schedule, costs, &stages, out);
-        list_passes(schedule, out);
-    }
     dp__stages_clear(&stages);
     return status;
 }

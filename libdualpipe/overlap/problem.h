@@ -27,29 +27,25 @@ typedef struct dp__overlap_chunk {
     /* and those that have weights, from the last to the first; one at least */
     int32_t first_weight, weights;
     double work[PASS_KINDS][LANES]; /* sums */
+    double chain[PASS_KINDS];       /* of what runs one after the other: without SHARED segments */
 } dp__overlap_chunk_t;
 
 typedef struct dp__overlap_segment {
     uint8_t lane;
+    bool shared;                 /* of role SHARED */
+    int16_t behind[2], ahead[2]; /* in F and in I: what it waits for, what waits for a SHARED one; -1 */
     double cost[PASS_KINDS];
 } dp__overlap_segment_t;
-
-typedef struct dp__overlap_pass {
-    int32_t chunk, microbatch;
-} dp__overlap_pass_t;
 
 typedef struct dp__overlap_problem {
     int32_t ranks, chunks, stages, paths, microbatches; /* microbatches: of a path */
     int32_t slots;
+    int kinds;                      /* of passes: PASS_KINDS, or F alone */
     double cap;                     /* of memory; infinite: none */
     double period;                  /* computation of a rank for one micro-batch */
     dp__overlap_chunk_t *chunk;     /* [ranks * chunks] */
     dp__overlap_segment_t *segment; /* by chunk */
     int32_t *weight;                /* numbers of segments within their chunk, by chunk */
-    /* F and I of the schedule, by rank: rank r's begin at r * chunks * microbatches */
-    dp__overlap_pass_t *listed[2];
-    /* [chunk * microbatches + microbatch] where the schedule has it */
-    double *place[PASS_KINDS];
 } dp__overlap_problem_t;
 
 /* costs: resolved, with segments. Clear with dp__overlap_problem_clear, also after failure. */
@@ -57,14 +53,12 @@ dp_status_t dp__overlap_problem_make(const dp_schedule_t *schedule, const dp_cos
                                      dp__overlap_problem_t *out);
 void dp__overlap_problem_clear(dp__overlap_problem_t *problem);
 
-static inline size_t dp__overlap_at(const dp__overlap_problem_t *p, int32_t chunk, int32_t microbatch)
+/* Segments of all passes of a chunk. */
+static inline int64_t dp__overlap_calls(const dp__overlap_problem_t *p, int32_t chunk)
 {
-    return (size_t)chunk * (size_t)p->microbatches + (size_t)microbatch;
-}
+    const dp__overlap_chunk_t *c = &p->chunk[chunk];
 
-static inline double dp__overlap_chain(const dp__overlap_chunk_t *chunk, int kind)
-{
-    return chunk->work[kind][LANE_COMPUTE] + chunk->work[kind][LANE_ALL_TO_ALL];
+    return (int64_t)(p->kinds == PASS_KINDS ? 2 * c->count + c->weights : c->count) * p->microbatches;
 }
 
 #endif

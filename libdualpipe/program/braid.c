@@ -6,11 +6,12 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* How far each pass has come; W of a B apart. */
+/* How far each pass has come; W of a B apart, and SHARED segments where the order marks them. */
 typedef struct dp__strand {
     const dp__stage_shape_t *stage;
     int kind;
-    int32_t done, weights;
+    int32_t done, weights, shared;
+    bool marked;
 } dp__strand_t;
 
 typedef struct dp__merge {
@@ -25,16 +26,52 @@ static void put_step(dp__merge_t *x, int pass, int op, int32_t segment)
     x->out[x->count++] = (dp__braid_step_t){(uint8_t)pass, (uint8_t)op, (int16_t)segment};
 }
 
+/* Where a segment stands in its pass, or the segment that stands there. */
+static int32_t turn_of(const dp__strand_t *s, int32_t segment)
+{
+    return s->kind == DP_OP_F ? segment : s->stage->nsegments - 1 - segment;
+}
+
+static bool is_shared(const dp__strand_t *s, int32_t turn)
+{
+    return turn < s->stage->nsegments && s->stage->segments[turn_of(s, turn)].role == DP_ROLE_SHARED;
+}
+
+static void put_turn_of(dp__merge_t *x, int pass, int32_t turn)
+{
+    const dp__strand_t *s = &x->strand[pass];
+
+    put_step(x, pass, s->kind == DP_OP_B ? DP_OP_I : s->kind, turn_of(s, turn));
+}
+
 /* The next segment of a pass; false when there is none. */
 static bool put_next_step(dp__merge_t *x, int pass)
 {
     dp__strand_t *s = &x->strand[pass];
-    int32_t n = s->stage->nsegments;
 
-    if (s->done == n)
+    s->done += s->marked && is_shared(s, s->done);
+    if (s->done == s->stage->nsegments)
         return false;
-    put_step(x, pass, s->kind == DP_OP_B ? DP_OP_I : s->kind, s->kind == DP_OP_F ? s->done : n - 1 - s->done);
-    s->done++;
+    put_turn_of(x, pass, s->done++);
+    return true;
+}
+
+/* The next SHARED segment of a pass; false when there is none, or what it stands between is not
+ * done or done already. */
+static bool put_next_shared(dp__merge_t *x, int pass)
+{
+    dp__strand_t *s = &x->strand[pass];
+    int32_t turn = s->shared, behind, ahead;
+
+    while (turn < s->stage->nsegments && !is_shared(s, turn))
+        turn++;
+    if (turn == s->stage->nsegments || s->kind == DP_OP_W)
+        return false;
+    dp__shared_place(s->stage, turn_of(s, turn), s->kind == DP_OP_F, &behind, &ahead);
+    if (s->done <= turn_of(s, behind) || s->done > turn_of(s, ahead))
+        return false;
+    put_turn_of(x, pass, turn);
+    s->shared = turn + 1;
     return true;
 }
 
@@ -42,7 +79,7 @@ static bool next_weight(dp__merge_t *x, int pass)
 {
     dp__strand_t *s = &x->strand[pass];
 
-    if (s->kind != DP_OP_B || s->weights == s->done)
+    if (s->kind != DP_OP_B || s->weights >= (s->marked && is_shared(s, s->weights) ? s->shared : s->done))
         return false;
     put_step(x, pass, DP_OP_W, s->stage->nsegments - 1 - s->weights++);
     return true;
@@ -62,17 +99,26 @@ static void merge_in_turns(dp__merge_t *x)
 
 static bool merge_as_written(dp__merge_t *x, const char *order)
 {
+    for (const char *at = strchr(order, '+'); at != NULL; at = strchr(at + 1, '+'))
+        if (at[1] >= 'a' && at[1] < 'a' + x->n)
+            x->strand[at[1] - 'a'].marked = true;
     for (; *order != '\0'; order++) {
-        bool weight = *order >= 'A' && *order <= 'Z';
-        int pass = *order - (weight ? 'A' : 'a');
+        bool shared = *order == '+', weight = order[shared] >= 'A' && order[shared] <= 'Z';
+        int pass = order[shared] - (weight ? 'A' : 'a');
 
-        if (pass < 0 || pass >= x->n || !(weight ? next_weight : put_next_step)(x, pass))
+        order += shared;
+        if (pass < 0 || pass >= x->n || !(shared ? put_next_shared : weight ? next_weight : put_next_step)(x, pass))
             return false;
     }
-    for (int i = 0; i < x->n; i++)
-        if (x->strand[i].done < x->strand[i].stage->nsegments ||
-            (x->strand[i].kind == DP_OP_B && x->strand[i].weights < x->strand[i].stage->nsegments))
+    for (int i = 0; i < x->n; i++) {
+        const dp__strand_t *s = &x->strand[i];
+
+        for (int32_t turn = s->marked ? s->shared : s->stage->nsegments; turn < s->stage->nsegments; turn++)
+            if (is_shared(s, turn))
+                return false;
+        if (s->done < s->stage->nsegments || (s->kind == DP_OP_B && s->weights < s->stage->nsegments))
             return false;
+    }
     return true;
 }
 

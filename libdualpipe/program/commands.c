@@ -222,15 +222,6 @@ static void end_pass(dp__writer_t *x, const dp__step_pass_t *pass, int lane)
         put_record(x, lane, ready_event(x, pass->dest, pass->dest_at));
 }
 
-/* The segment that this one waits for (step -1 in F, 1 in I), or that waits for it. Only its own
- * lane waits for a SHARED one. */
-static int32_t neighbour_of(const dp__stage_shape_t *stage, int32_t segment, int32_t step)
-{
-    int32_t to = segment + step;
-
-    return stage->segments[to].role == DP_ROLE_SHARED ? to + step : to;
-}
-
 static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment)
 {
     const dp__step_pass_t *pass = &x->out->passes[number];
@@ -252,7 +243,7 @@ static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment
     if (segment == (forward ? 0 : last))
         begin_pass(x, number, pass, lane);
     else if (stage->segments[segment].role != DP_ROLE_SHARED) /* which needs its lane alone */
-        put_wait(x, lane, hop_event(x, pass, neighbour_of(stage, segment, -step)));
+        put_wait(x, lane, hop_event(x, pass, dp__segment_next(stage->segments, segment, -step)));
     if (pass->dest >= 0 && segment == (forward ? first_of_last_part(stage) : last_of_first_part(stage)))
         put_wait(x, lane, free_again(x, pass->dest, pass->dest_at));
     put_call(x, number, op, lane, segment);
@@ -260,7 +251,7 @@ static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment
         release_input(x, number, pass, lane);
     if (segment == (forward ? last : 0))
         end_pass(x, pass, lane);
-    else if (lane_of_pass(stage, neighbour_of(stage, segment, step)) != lane)
+    else if (lane_of_pass(stage, dp__segment_next(stage->segments, segment, step)) != lane)
         put_record(x, lane, hop_event(x, pass, segment));
 }
 

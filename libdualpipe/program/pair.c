@@ -57,6 +57,27 @@ int32_t dp__layer_find(const dp__segment_shape_t *s, int32_t n, int role)
     return -1;
 }
 
+int32_t dp__segment_next(const dp__segment_shape_t *s, int32_t segment, int32_t step)
+{
+    int32_t to = segment + step;
+
+    return s[to].role == DP_ROLE_SHARED ? to + step : to;
+}
+
+void dp__shared_place(const dp__stage_shape_t *stage, int32_t shared, bool forward, int32_t *behind_out,
+                      int32_t *ahead_out)
+{
+    const dp__segment_shape_t *s = stage->segments;
+    int32_t below = shared - 1, above = shared + 1;
+
+    while (above + 1 < stage->nsegments && s[above].lane != DP_LANE_COMPUTE)
+        above++;
+    while (below > 0 && (s[below].lane != DP_LANE_COMPUTE || (forward && s[below].role == DP_ROLE_MLP)))
+        below--;
+    *behind_out = forward ? below : above;
+    *ahead_out = forward ? above : below;
+}
+
 /* The layer that ends a list; 0: there is none. */
 static int32_t last_layer_length(const dp__segment_shape_t *s, int32_t n)
 {

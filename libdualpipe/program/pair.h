@@ -36,6 +36,13 @@ int32_t dp__layer_length(const dp__segment_shape_t *segments, int32_t n);
 /* The segment of that role among n; -1: there is none. */
 int32_t dp__layer_find(const dp__segment_shape_t *segments, int32_t n, int role);
 
+/* The segment before another (step -1) or behind it (1) that a pass waits for or that waits for it.
+ * SHARED ones are passed over: only their lane waits for them. */
+int32_t dp__segment_next(const dp__segment_shape_t *segments, int32_t segment, int32_t step);
+/* What a SHARED segment runs behind, and ahead of: ATTENTION and SUM in F, SUM and MLP in I. */
+void dp__shared_place(const dp__stage_shape_t *stage, int32_t shared, bool forward, int32_t *behind_out,
+                      int32_t *ahead_out);
+
 /* Merges the segments of one forward and one full backward; nf or nb may be 0 (a lone F or B). The
  * order is that of dp_segment_role_t; leftover layers follow alone. steps_out has room for nf + 2 *
  * nb entries. Source: deepseek-ai/profile-data, training trace. */

@@ -7,9 +7,12 @@
 static dp_status_t check_order(const dp_braid_t *braid, const char *order)
 {
     for (const char *c = order; *c != '\0' && !dp__order_is_named(order); c++) {
-        bool weight = *c >= 'A' && *c <= 'Z';
-        int pass = *c - (weight ? 'A' : 'a');
+        bool shared = *c == '+', weight = c[shared] >= 'A' && c[shared] <= 'Z';
+        int pass = c[shared] - (weight ? 'A' : 'a');
 
+        c += shared;
+        if (shared && (pass < 0 || pass >= braid->npasses || weight || braid->passes[pass].kind == DP_OP_W))
+            return dp_fail(DP_ERR_INVALID, "braid: a '+' in its order without the letter of an F or I behind it");
         if (pass < 0 || pass >= braid->npasses)
             return dp_fail(DP_ERR_INVALID,
                            "braid: '%c' in its order is none of its %d passes; names are canonical, turns, prefill and "

@@ -45,7 +45,8 @@ static dp_status_t count_letters(dp__reading_t *x)
     const dp_pass_t *p = x->braid->passes;
 
     for (const char *c = x->braid->order; *c != '\0'; c++)
-        x->all[*c >= 'a' ? *c - 'a' : *c - 'A'][*c < 'a']++;
+        if (*c != '+')
+            x->all[*c >= 'a' ? *c - 'a' : *c - 'A'][*c < 'a']++;
     for (int i = 0; i < x->braid->npasses; i++) {
         if (x->all[i][0] == 0)
             return refuse_letter(x, i, "it has no letter in the order");
@@ -70,9 +71,12 @@ static dp_status_t read_letters(dp__reading_t *x, dp_op_t **out)
     dp_status_t status = count_letters(x);
 
     for (const char *c = x->braid->order; *c != '\0' && status >= 0; c++) {
-        int weight = *c < 'a', pass = weight ? *c - 'A' : *c - 'a';
-        int32_t *done = x->done[pass];
+        int weight, pass;
+        int32_t *done;
 
+        c += *c == '+';
+        weight = *c < 'a', pass = weight ? *c - 'A' : *c - 'a';
+        done = x->done[pass];
         if (weight && done[1] >= done[0])
             return refuse_letter(x, pass, "a W stands before the I of its segment");
         status = check_letter_turn(x, pass, weight);

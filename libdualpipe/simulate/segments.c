@@ -56,13 +56,13 @@ static double cost_of_step(const braid_t *x, const dp__pair_step_t *step)
  * follow what is on their lane, and only their lane follows them. */
 static double ready_time(const braid_t *x, const dp__pair_step_t *step)
 {
-    int32_t by = step->pass == DP_OP_F ? -1 : 1, from = step->segment + by;
+    bool forward = step->pass == DP_OP_F;
 
     if (step->pass == DP_OP_W)
         return x->end[1][step->segment];
-    if (from < 0 || from >= x->segments || cost_of(x, step->segment)->role == DP_ROLE_SHARED)
+    if (step->segment == (forward ? 0 : x->segments - 1) || cost_of(x, step->segment)->role == DP_ROLE_SHARED)
         return 0.0;
-    return x->end[step->pass == DP_OP_I][cost_of(x, from)->role == DP_ROLE_SHARED ? from + by : from];
+    return x->end[!forward][dp__segment_next(x->shape, step->segment, forward ? -1 : 1)];
 }
 
 /* What is recomputed before an I: on its lane at once. */

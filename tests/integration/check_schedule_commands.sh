@@ -199,6 +199,26 @@ expect 20 schedule --method dualpipe $sizes --cost $layer --overlap planned --me
 expect 0 compare $sizes --cost $layer --overlap planned --memory-cap 8 --format json
 expect 0 simulate --method dualpipe $sizes --cost $layer --forward-only --overlap planned
 
+# Forwards two by two in the published orders, and planned: shorter, and the same from a file.
+serving="--cost project.F=2,attention.F=5,shared.F=2,mlp.F=5,dispatch.F=5,combine.F=7,LAYERS=4"
+for kind in prefill decode; do
+    expect 0 simulate --method 1f1b --ranks 1 --microbatches 8 --inference $kind $serving
+    published=$(awk '$1 == "step" { print $2 }' out)
+    expect 0 simulate --method 1f1b --ranks 1 --microbatches 8 --inference $kind $serving --overlap planned
+    require out "^ *$published in the published order, 1[.][0-9]* times as long"
+    planned=$(awk '$1 == "step" { print $2 }' out)
+    awk -v a="$planned" -v b="$published" 'BEGIN { exit !(a < b) }' || fail "$kind: planned $planned, published $published"
+done
+expect 0 schedule --method 1f1b --ranks 1 --microbatches 8 --inference prefill $serving --overlap planned --format tsv --output planned.tsv
+require planned.tsv '[+]a'
+expect 0 verify planned.tsv
+expect 0 simulate planned.tsv $serving --lanes
+[ "$(awk '$1 == "step" { print $2 }' out)" = "$planned" ] || fail "the planned forwards in a file have another step"
+sed 's/[+]a/a/' planned.tsv >mutant.tsv
+expect 20 simulate mutant.tsv $serving --lanes
+require err 'one letter for every segment'
+expect 2 simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill $serving --overlap none
+
 # What backwards compute once more: of segments it has a price, and the memory it takes is counted.
 expect 0 simulate --method dualpipe $sizes --cost $layer --lanes --recompute full
 require out 'most held  backwards$'

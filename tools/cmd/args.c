@@ -282,8 +282,8 @@ const option_row_t args_overlap[] = {
      .at = AT(overlap),
      .words = "canonical none planned",
      .help = "canonical: as the schedule has it (default); none: pairs one after the other; planned: the segments of "
-             "all passes beside each other as the costs make it best; needs costs of segments, and the run is one by "
-             "segments, as with --lanes"},
+             "all passes beside each other as the costs make it best, with --inference those of forwards; needs costs "
+             "of segments, and the run is one by segments, as with --lanes"},
     {.name = "seconds",
      .value = "S",
      .kind = OPTION_REAL,
@@ -356,8 +356,8 @@ static int check_args(const args_t *args)
     if ((options & ARG_PLAN) != 0 && args->overlap != OVERLAP_PLANNED &&
         (args->memory_cap >= 0.0 || args->seconds > 0.0))
         return args_usage(args, "--memory-cap and --seconds go with --overlap planned");
-    if (args->inference != 0 && args->overlap != OVERLAP_CANONICAL)
-        return args_usage(args, "either --inference or --overlap");
+    if (args->inference != 0 && args->overlap == OVERLAP_NONE)
+        return args_usage(args, "either --inference or --overlap none");
     if (args->rank >= 0 && args->ranks > 0 && args->rank >= args->ranks)
         return args_usage(args, "--rank %d: there are %d ranks, from 0", args->rank, args->ranks);
     return CMD_OK;

@@ -50,7 +50,7 @@ const command_t command_simulate = {
         "  dualpipe simulate --method dualpipev --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned\n"
         "      forwards and backwards beside each other wherever it shortens the step, in the ramps as well\n"
         "  dualpipe simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill --cost attention.F=1,dispatch.F=2,mlp.F=1,combine.F=2,LAYERS=61\n"
-        "      two micro-batches beside each other, as a server runs them\n"
+        "      two micro-batches beside each other, as a server runs them; with --overlap planned in the best order that is found\n"
         "  dualpipe simulate mine.tsv --format json\n"
         "\n"
         "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is rejected\n"};
@@ -136,6 +136,9 @@ static dp_status_t put_table(const plan_t *plan, const ways_t *ways, output_t *o
         put_hosts(to, plan);
     put_pair(to, &plan->args->pair);
     fprintf(to, "step       %.6g\n", plan->simulation.step_time);
+    if (plan->published > 0.0)
+        fprintf(to, "           %.6g in the published order, %.4g times as long\n", plan->published,
+                plan->published / plan->simulation.step_time);
     put_note(to, plan);
     fputc('\n', to);
     put_ranks(to, plan, ways);
@@ -224,6 +227,10 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
     }
     fputs(",\n \"step_time\":", to);
     output_json_number(to, plan->simulation.step_time);
+    if (plan->published > 0.0) {
+        fputs(",\n \"published_step_time\":", to);
+        output_json_number(to, plan->published);
+    }
     fputs(",\n \"formula_bubble\":", to);
     output_json_number(to, plan->simulation.formula_bubble);
     put_array(to, plan, ways, "bubble", BUBBLE);

@@ -48,12 +48,15 @@ static void add_braid(held_t *held, const dp_braid_t *braid, double share, int f
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         named |= strcmp(braid->order, names[i]) == 0;
     for (const char *c = braid->order; *c != '\0' && !named; c++)
-        left[*c >= 'a' ? *c - 'a' : *c - 'A']++;
+        if (*c != '+')
+            left[*c >= 'a' ? *c - 'a' : *c - 'A']++;
     for (int32_t i = 0; i < braid->npasses && named; i++)
         begin_hold(held, braid->passes[i].kind, share);
     for (const char *c = braid->order, *seen = c; *c != '\0' && !named; c++) {
-        int pass = *c >= 'a' ? *c - 'a' : *c - 'A';
+        int pass;
 
+        c += *c == '+';
+        pass = *c >= 'a' ? *c - 'a' : *c - 'A';
         if (*c >= 'a' && memchr(seen, *c, (size_t)(c - seen)) == NULL)
             begin_hold(held, braid->passes[pass].kind, share);
         if (--left[pass] == 0)

@@ -120,9 +120,21 @@ dp_status_t plan_overlap(plan_t *plan, const dp_costs_t *costs)
     if (plan->args->overlap == OVERLAP_CANONICAL)
         return DP_OK;
     status = plan->args->overlap == OVERLAP_NONE ? dp_schedule_serial(given, &plan->schedule)
-             : given->forward_only               ? dp_schedule_forwards(given, 1, &plan->schedule)
                                                  : plan_braids(plan->args, given, costs, &plan->schedule);
     dp_schedule_free(given);
+    return status;
+}
+
+/* A step in the published order, which the planned one is compared with. */
+static dp_status_t time_published(plan_t *plan)
+{
+    dp_lower_options_t options = {
+        .struct_size = sizeof(options), .transport = plan->args->transport, .slots = plan_slots(plan->args)};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_status_t status = dp_evaluate(plan->schedule, &options, &plan->costs, 0, &simulation);
+
+    plan->published = status >= 0 ? simulation.step_time : 0.0;
+    dp_simulation_clear(&simulation);
     return status;
 }
 
@@ -143,6 +155,8 @@ int plan_schedule(const args_t *args, plan_t *plan)
     }
     if (args->overlap == OVERLAP_PLANNED)
         status = find_costs(plan);
+    if (status >= 0 && args->overlap == OVERLAP_PLANNED && args->inference != 0)
+        status = time_published(plan);
     if (status >= 0)
         status = plan_overlap(plan, &plan->costs);
     return status >= 0 ? CMD_OK : failed_in_file(args, status);

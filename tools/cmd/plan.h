@@ -16,6 +16,7 @@ typedef struct plan {
     int32_t *host_of;          /* [ranks] where there is a topology; else NULL */
     dp_topology_t topology;
     dp_costs_t costs;           /* struct_size 0: not known yet */
+    double published;           /* step in the order of --inference where one is planned; else 0 */
     dp_simulation_t simulation; /* struct_size 0: not simulated */
 } plan_t;
 

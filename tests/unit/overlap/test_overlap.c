@@ -21,6 +21,16 @@ static const dp_segment_costs_t segments = {.struct_size = sizeof(segments),
                                             .i = {9.3, 7.5, 5.3, 5.8},
                                             .w = {2.4, 0, 5.1, 0}};
 static const dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .hop = 0.5, .segments = &segments};
+/* With projections, shared experts and the sum. */
+static const dp_segment_costs_t fine_segments = {.struct_size = sizeof(fine_segments),
+                                                 .layers = 4,
+                                                 .f = {5, 5, 5, 7},
+                                                 .i = {6, 7, 5, 6},
+                                                 .w = {2, 0, 5, 0},
+                                                 .fine_f = {2, 2, 0.5},
+                                                 .fine_i = {3, 2, 0.5},
+                                                 .fine_w = {1, 1, 0}};
+static const dp_costs_t fine = {.struct_size = sizeof(fine), .barrier = 1, .hop = 0.5, .segments = &fine_segments};
 
 static const struct {
     const char *method;
@@ -43,12 +53,12 @@ static dp_schedule_t *generate(size_t k)
     return schedule;
 }
 
-static double step_of(const dp_schedule_t *schedule, double *peak)
+static double step_of(const dp_schedule_t *schedule, const dp_costs_t *of, double *peak)
 {
     dp_simulation_t got = {.struct_size = sizeof(got)};
     double step;
 
-    ck_assert_msg(dp_evaluate(schedule, NULL, &costs, 0, &got) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(dp_evaluate(schedule, NULL, of, 0, &got) == DP_OK, "%s", dp_last_error());
     step = got.step_time;
     *peak = 0.0;
     for (int32_t r = 0; r < got.ranks; r++)
@@ -57,11 +67,11 @@ static double step_of(const dp_schedule_t *schedule, double *peak)
     return step;
 }
 
-static dp_overlap_result_t plan(const dp_schedule_t *schedule, double memory_cap, uint64_t seed)
+static dp_overlap_result_t plan(const dp_schedule_t *schedule, const dp_costs_t *of, double memory_cap, uint64_t seed)
 {
     dp_overlap_request_t request = {.struct_size = sizeof(request),
                                     .schedule = schedule,
-                                    .costs = &costs,
+                                    .costs = of,
                                     .memory_cap = memory_cap,
                                     .tries = 24,
                                     .seed = seed};
@@ -71,17 +81,27 @@ static dp_overlap_result_t plan(const dp_schedule_t *schedule, double memory_cap
     return result;
 }
 
+static dp_schedule_t *generate_forwards(size_t k, int order)
+{
+    dp_schedule_t *training = generate(k), *forwards;
+
+    ck_assert_msg(dp_schedule_forwards(training, order, &forwards) == DP_OK, "%s", dp_last_error());
+    dp_schedule_free(training);
+    return forwards;
+}
+
 START_TEST(plans_are_proven_and_no_worse)
 {
     int shorter = 0;
 
-    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); k++) {
-        dp_schedule_t *schedule = generate(k);
-        double given_peak, peak, given = step_of(schedule, &given_peak);
+    for (size_t k = 0; k < 2 * sizeof(shapes) / sizeof(shapes[0]); k++) {
+        const dp_costs_t *of = k % 2 == 0 ? &costs : &fine;
+        dp_schedule_t *schedule = generate(k / 2);
+        double given_peak, peak, given = step_of(schedule, of, &given_peak);
 
         for (int limit = 0; limit < 2; limit++) {
-            dp_overlap_result_t result = plan(schedule, limit == 0 ? 0.0 : -1.0, k);
-            double step = step_of(result.schedule, &peak);
+            dp_overlap_result_t result = plan(schedule, of, limit == 0 ? 0.0 : -1.0, k);
+            double step = step_of(result.schedule, of, &peak);
 
             ck_assert_double_eq_tol(step, result.step, 1e-9 * step);
             ck_assert_double_ge(step, result.bound * (1.0 - 1e-9));
@@ -94,7 +114,92 @@ START_TEST(plans_are_proven_and_no_worse)
         }
         dp_schedule_free(schedule);
     }
-    ck_assert_int_gt(shorter, (int)(sizeof(shapes) / sizeof(shapes[0])));
+    ck_assert_int_gt(shorter, 2 * (int)(sizeof(shapes) / sizeof(shapes[0])));
+}
+END_TEST
+
+/* Shared experts wait for no transfer: what is planned is no longer than any order by name. */
+START_TEST(forwards_alone_beat_the_published_orders)
+{
+    int shorter = 0;
+
+    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); k++) {
+        dp_schedule_t *given = generate_forwards(k, DP_FORWARDS_SERIAL);
+        dp_overlap_result_t result = plan(given, &fine, 0.0, k);
+        double peak, named_peak, step = step_of(result.schedule, &fine, &peak), best = INFINITY;
+
+        for (int order = DP_FORWARDS_SERIAL; order <= DP_FORWARDS_DECODE; order++) {
+            dp_schedule_t *named = generate_forwards(k, order);
+
+            best = fmin(best, step_of(named, &fine, &named_peak));
+            dp_schedule_free(named);
+        }
+        ck_assert_int_eq(result.schedule->forward_only, 1);
+        ck_assert_double_eq_tol(step, result.step, 1e-9 * step);
+        ck_assert_double_le(step, best * (1.0 + 1e-9));
+        ck_assert_double_ge(step, result.bound * (1.0 - 1e-9));
+        ck_assert_double_le(peak, result.peak + 1e-9);
+        shorter += step < best * 0.999;
+        dp_overlap_clear(&result);
+        result = plan(given, &fine, 1.0 / dp_schedule_split(given), k); /* one at a time */
+        (void)step_of(result.schedule, &fine, &peak);
+        ck_assert_double_le(peak, 1.0 / dp_schedule_split(given) + 1e-9);
+        dp_overlap_clear(&result);
+        dp_schedule_free(given);
+    }
+    ck_assert_int_ge(shorter, 6);
+}
+END_TEST
+
+/* One layer of one or two passes, a and b: attention, dispatch, MLP, shared, combine, sum. */
+START_TEST(marked_orders_have_shared_experts_between_attention_and_sum)
+{
+    static const struct {
+        const char *order;
+        uint8_t kind;
+        dp_status_t status;
+    } orders[] = {{"a+aaaaa", DP_OP_F, DP_OK},
+                  {"aaaa+aa", DP_OP_F, DP_OK},
+                  {"aab+abaa+babbb", DP_OP_F, DP_OK},
+                  {"aaaaaa", DP_OP_F, DP_OK}, /* in its turn */
+                  {"a+aAaAaAAaAaA", DP_OP_B, DP_OK},
+                  {"aaA+aAAaAaAaA", DP_OP_B, DP_OK},
+                  {"+aaaaaa", DP_OP_F, DP_ERR_REJECTED},
+                  {"aaaaa+a", DP_OP_F, DP_ERR_REJECTED},
+                  {"a+aaaaaa", DP_OP_F, DP_ERR_REJECTED},
+                  {"a+a+aaaa", DP_OP_F, DP_ERR_REJECTED},
+                  {"a+aaaa", DP_OP_F, DP_ERR_REJECTED},
+                  {"aaaAaAaAAaA+aA", DP_OP_B, DP_ERR_REJECTED},
+                  {"aaAAAa+aAaAaA", DP_OP_B, DP_ERR_REJECTED},
+                  {"aaaaaa+", DP_OP_F, DP_ERR_INVALID},
+                  {"aa+Aaaa", DP_OP_B, DP_ERR_INVALID},
+                  {"aa+baaa", DP_OP_F, DP_ERR_INVALID}};
+
+    for (size_t k = 0; k < sizeof(orders) / sizeof(orders[0]); k++) {
+        bool two = strchr(orders[k].order, 'b') != NULL && orders[k].status == DP_OK;
+        const int64_t counts[] = {orders[k].kind == DP_OP_B ? 2 : 1};
+        const dp_pass_t passes[2] = {{.kind = orders[k].kind}, {.kind = orders[k].kind, .microbatch = 1}};
+        dp_segment_costs_t layer = fine_segments;
+        dp_costs_t own = fine;
+        dp_simulation_t got = {.struct_size = sizeof(got)};
+        dp_schedule_t *s;
+        dp_status_t status;
+        int32_t number;
+
+        layer.layers = 1;
+        layer.f[0] += layer.fine_f[0], layer.fine_f[0] = layer.fine_i[0] = layer.fine_w[0] = 0;
+        own.segments = &layer;
+        ck_assert_int_eq(dp_schedule_create("custom", DP_PLACE_LINE, 1, 1 + two, 1, counts, &s), DP_OK);
+        s->forward_only = orders[k].kind == DP_OP_F;
+        s->ops[0] = (dp_op_t){DP_OP_F, 0, -1, 0, -1};
+        status = dp_schedule_add_braid(s, &(dp_braid_t){1 + two, passes, orders[k].order}, &number);
+        s->ops[counts[0] - 1] = (dp_op_t){DP_OP_BRAID, -1, -1, number, -1};
+        if (status >= 0)
+            status = dp_evaluate(s, NULL, &own, 0, &got);
+        ck_assert_msg(status == orders[k].status, "%s: %d, %s", orders[k].order, status, dp_last_error());
+        dp_simulation_clear(&got);
+        dp_schedule_free(s);
+    }
 }
 END_TEST
 
@@ -120,7 +225,7 @@ START_TEST(the_same_request_gives_the_same_plan)
     text_t text[2] = {{NULL, 0}, {NULL, 0}};
 
     for (int k = 0; k < 2; k++) {
-        dp_overlap_result_t result = plan(schedule, 0.0, 7);
+        dp_overlap_result_t result = plan(schedule, &fine, 0.0, 7);
 
         ck_assert_int_eq(result.tried, 24);
         ck_assert_int_eq(dp_schedule_write_tsv(result.schedule, -1, keep, &text[k]), DP_OK);
@@ -191,7 +296,8 @@ START_TEST(more_passes_than_a_braid_takes_are_no_plan)
 {
     enum { MOST = DP_BRAID_PASSES + 3 };
     dp__overlap_chunk_t chunk = {.prev = -1, .next = -1, .count = 2, .weights = 1};
-    dp__overlap_problem_t problem = {.ranks = 1, .chunks = 1, .stages = 1, .paths = 1, .chunk = &chunk};
+    dp__overlap_segment_t two[2] = {{.lane = LANE_COMPUTE}, {.lane = LANE_ALL_TO_ALL}};
+    dp__overlap_problem_t problem = {.ranks = 1, .chunks = 1, .stages = 1, .paths = 1, .chunk = &chunk, .segment = two};
     dp__overlap_call_t calls[2 * MOST];
     dp_schedule_t *schedule = NULL, *like = generate(0);
 
@@ -217,8 +323,8 @@ END_TEST
 
 /* The planner's run of a random order beside the machine's of the same order as a schedule. It
  * leaves out what a lane's list makes its messages wait for. compared[1]: equal. */
-static void compare_runs(const dp_schedule_t *like, const dp__overlap_graph_t *graph, dp__overlap_random_t *random,
-                         int compared[2])
+static void compare_runs(const dp_schedule_t *like, const dp_costs_t *of, const dp__overlap_graph_t *graph,
+                         dp__overlap_random_t *random, int compared[2])
 {
     const dp__overlap_problem_t *p = graph->problem;
     dp__overlap_run_t *run = dp__overlap_run_open(graph);
@@ -235,14 +341,15 @@ static void compare_runs(const dp_schedule_t *like, const dp__overlap_graph_t *g
     step = dp__overlap_run(run, &rules, urgency, false, INFINITY, calls, counts);
     peak = dp__overlap_run_peak(run);
     if (step < INFINITY && dp__overlap_braids(p, like, calls, counts, &schedule) == DP_OK &&
-        dp_evaluate(schedule, NULL, &costs, 0, &got) == DP_OK) {
-        double most = 0.0;
+        dp_evaluate(schedule, NULL, of, 0, &got) == DP_OK) {
+        /* a lane of the run also waits for the rules, at more places in finer layers */
+        double most = 0.0, low = of == &fine ? 0.94 : 0.96;
 
         for (int32_t r = 0; r < got.ranks; r++)
             most = fmax(most, got.peak_activations[r]);
         ck_assert_double_eq_tol(most, peak, 1e-9);
-        ck_assert_msg(fabs(got.step_time - step) < 0.02 * step, "%s: %.9g, the machine says %.9g", like->method, step,
-                      got.step_time);
+        ck_assert_msg(got.step_time < 1.02 * step && got.step_time > low * step, "%s: %.9g, the machine says %.9g",
+                      like->method, step, got.step_time);
         compared[fabs(got.step_time - step) < 1e-9 * step]++;
     }
     dp_simulation_clear(&got);
@@ -257,23 +364,24 @@ START_TEST(the_planner_times_as_the_machine_does)
     dp__overlap_random_t random = {7};
     int compared[2] = {0, 0};
 
-    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); k++) {
-        dp_schedule_t *like = generate(k);
+    for (size_t k = 0; k < 3 * sizeof(shapes) / sizeof(shapes[0]); k++) {
+        const dp_costs_t *of = k % 3 == 0 ? &costs : &fine;
+        dp_schedule_t *like = k % 3 == 2 ? generate_forwards(k / 3, DP_FORWARDS_SERIAL) : generate(k / 3);
         dp__overlap_problem_t problem;
         dp__overlap_graph_t graph;
         dp_costs_t resolved;
 
-        ck_assert_int_eq(dp__costs_resolve(&costs, dp_schedule_stages(like), &resolved), DP_OK);
+        ck_assert_int_eq(dp__costs_resolve(of, dp_schedule_stages(like), &resolved), DP_OK);
         ck_assert_int_eq(dp__overlap_problem_make(like, &resolved, 2, &problem), DP_OK);
         problem.cap = INFINITY;
         ck_assert_int_eq(dp__overlap_graph_make(&problem, &graph), DP_OK);
-        for (int round = 0; round < 40; round++)
-            compare_runs(like, &graph, &random, compared);
+        for (int round = 0; round < (k % 3 == 0 ? 40 : 15); round++)
+            compare_runs(like, of, &graph, &random, compared);
         dp__overlap_graph_clear(&graph);
         dp__overlap_problem_clear(&problem);
         dp_schedule_free(like);
     }
-    ck_assert_int_gt(compared[1], 200);
+    ck_assert_int_gt(compared[1], 400);
     ck_assert_int_gt(compared[1], 2 * compared[0]);
 }
 END_TEST
@@ -283,6 +391,8 @@ int main(void)
     Suite *suite = suite_create("overlap");
 
     SUITE_ADD(suite, plans_are_proven_and_no_worse);
+    SUITE_ADD(suite, forwards_alone_beat_the_published_orders);
+    SUITE_ADD(suite, marked_orders_have_shared_experts_between_attention_and_sum);
     SUITE_ADD(suite, the_same_request_gives_the_same_plan);
     SUITE_ADD(suite, the_bound_knows_memory_and_chains);
     SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
