@@ -67,6 +67,11 @@ typedef struct dp_attention_config {
     /* 1: each call is two, so that something else may run between: `project` and `attend` (see
      * dp_attention_vt_t). The bits are the same. DP_ERR_UNSUPPORTED: the plugin has no halves */
     uint32_t apart;
+    /* Requests whose keys and values are kept from step to step (dp_io_t.cache), at most, and
+     * tokens of one, at most shape.sequence. Needs `documents`. DP_ERR_UNSUPPORTED: the plugin
+     * keeps none. A plugin that does not know the two says so by sizes.cache_bytes = 0. Both 0:
+     * none. 64 bits: behind what was padding */
+    uint64_t cache_slots, cache_tokens;
 } dp_attention_config_t;
 #define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, documents)
 

@@ -27,7 +27,8 @@
  * NULL one with DP_ERR_INVALID and its name.
  *
  * Since 0.2: dp_param_t.shared, dp_recompute_t, dp_block_sizes_t.backward_buffer_bytes,
- * .recomputes, .apart; dp_io_t.backward_buffer, .tokens, .documents, .document_ends. */
+ * .recomputes, .apart, .cache_bytes; dp_io_t.backward_buffer, .tokens, .documents, .document_ends,
+ * .cache, .slots, .past. */
 #ifndef DUALPIPE_BLOCK_H
 #define DUALPIPE_BLOCK_H
 
@@ -88,6 +89,8 @@ typedef struct dp_block_sizes {
     uint32_t recomputes; /* 1: backward_input needs the block's recompute before it */
     /* 1: the instance was opened with the configuration's `apart`, and is called so */
     uint64_t apart; /* 64 bits: behind what was padding */
+    /* Bytes of dp_io_t.cache: what a layer keeps of all requests from step to step; 0: nothing */
+    size_t cache_bytes;
 } dp_block_sizes_t;
 #define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, recomputes)
 
@@ -152,7 +155,18 @@ typedef struct dp_io {
      * tokens. In memory that host and device reach, there when the call is made and unchanged until
      * its work is done */
     const uint32_t *document_ends;
+    /* attention alone, in a forward that no backward follows; NULL: nothing is kept. Document i is
+     * what comes next of the request in slot slots[i], of which the cache has past[i] tokens: it
+     * begins at position past[i], and its tokens attend to those before it too. The call writes
+     * their keys and values behind them. DP_NO_SLOT: a document as ever, with past[i] 0 */
+    void *cache;           /* the layer's, sizes.cache_bytes */
+    const uint32_t *slots; /* [documents], in memory as document_ends; no slot stands there twice */
+    const uint32_t *past;  /* [documents], the same */
 } dp_io_t;
+
+/** Not a slot of the cache (dp_io_t.slots). */
+#define DP_NO_SLOT UINT32_MAX
+
 #define DP_IO_MIN DP_SIZE_TO(dp_io_t, document_ends)
 
 #ifdef __cplusplus

@@ -85,6 +85,8 @@ static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_o
         .data_size = p->grid.dp,
         .tokens = p->options.tokens,
         .documents = p->options.documents,
+        .cache_slots = p->options.cache_slots,
+        .cache_tokens = p->options.cache_tokens,
     };
     int32_t index = p->chunks[c].place.stage, stages = dp_schedule_stages(p->schedule);
     dp_stage_t *stage = NULL;
@@ -132,7 +134,8 @@ static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
     if (a->nsegments != b->nsegments || memcmp(a->shapes, b->shapes, (size_t)a->nsegments * sizeof(*a->shapes)) != 0 ||
         x->saved_bytes != y->saved_bytes || x->backward_buffer_bytes != y->backward_buffer_bytes ||
         x->work_bytes != y->work_bytes || a->backward_buffer_room != b->backward_buffer_room ||
-        x->scratch_bytes != y->scratch_bytes || x->param_count != y->param_count || x->nparams != y->nparams)
+        x->scratch_bytes != y->scratch_bytes || x->cache_bytes != y->cache_bytes || x->param_count != y->param_count ||
+        x->nparams != y->nparams)
         return 0;
     for (int32_t s = 0; s < a->nsegments; s++)
         if (strcmp(a->segments[s].segment->name, b->segments[s].segment->name) != 0 ||
@@ -211,6 +214,7 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     for (int half = 0; half < 2; half++)
         if (needs_half(p, chunk, half))
             DO(kept_memory(p, chunk->grad_bytes, &p->memory.grads, &chunk->grads[half]));
+    DO(dp__device_memory(p, info.cache_bytes, &p->memory.cache, &chunk->cache));
     return dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
 }
 
@@ -287,6 +291,7 @@ void dp__chunks_suspend(dp_pipeline_t *p)
 {
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
         release_memory(p, &p->chunks[c].saved);
+        release_memory(p, &p->chunks[c].cache);
         close_event(p, &p->chunks[c].gathered);
         p->chunks[c].unwaited = 0;
     }

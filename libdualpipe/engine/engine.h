@@ -31,6 +31,7 @@
  *   tensors.c  all that a rank keeps, as tensors with names
  *   saving.h, snapshot.c, save.c, load.c  checkpoints
  *   lengths.c  tokens and documents of the micro-batches of a step
+ *   requests.c slots of the caches that these go on with
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   shards.c   the same with a shard of the optimizer on each rank
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
@@ -110,6 +111,7 @@ struct dp_pipeline {
     dp__meter_t meter;
     dp__sums_t sums;
     dp__lengths_t lengths;
+    dp__requests_t requests;
     dp__guard_t guard;
     bool finite; /* what passes make is looked at */
     dp__recovery_t recovery;

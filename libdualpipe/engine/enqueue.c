@@ -65,6 +65,7 @@ static void prepare_call(const putting_t *x, int32_t number, dp_segment_call_t *
         .aux_loss = p->sums.losses + p->schedule->microbatches + 2 * chunk->first_part + own->half,
     };
     dp__lengths_set(p, call);
+    dp__requests_set(p, chunk, call);
     if (own->dest >= 0)
         *(pass->op == DP_OP_F ? &call->y : &call->dx) =
             p->links.at[own->dest].buffer[buffer_of(x->plan, pass->dest, pass->dest_at)];

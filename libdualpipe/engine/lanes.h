@@ -34,6 +34,7 @@ typedef struct dp__chunk {
     size_t param_bytes, grad_bytes;
     char *saved; /* activation slots, one after the other */
     int32_t nslots;
+    char *cache;        /* of requests */
     dp_shard_t *shards; /* what we update */
     uint32_t nshards, nstretches;
     size_t shard_count; /* elements that the optimizer keeps */
@@ -56,6 +57,19 @@ typedef struct dp__lengths {
     uint32_t *tokens, *documents; /* [M] of the running step */
     uint32_t *ends;               /* [M][options.documents], where host and device reach it */
 } dp__lengths_t;
+
+/* requests.c; nothing without options.cache_slots */
+typedef struct dp__slot {
+    uint32_t tokens;    /* that the caches of its path hold */
+    int32_t microbatch; /* the last one of the running step that goes on with it; -1: none */
+} dp__slot_t;
+
+typedef struct dp__requests {
+    dp__slot_t *slots;     /* [2 paths][options.cache_slots] */
+    uint8_t *told;         /* [M] 1: the running step says which slots it goes on with */
+    uint32_t *slot, *past; /* [M][options.documents], where host and device reach them */
+    uint8_t *called;       /* [chunks][max_segments] while two micro-batches are compared */
+} dp__requests_t;
 
 /* guard.c */
 typedef struct dp__guard {
@@ -91,5 +105,14 @@ dp_status_t dp__lengths_take(dp_pipeline_t *p, const dp_step_t *step);
 size_t dp__lengths_bytes(const dp_pipeline_t *p, int32_t microbatch); /* of a message */
 double dp__lengths_weigh(const dp_pipeline_t *p, int32_t microbatch, double value);
 void dp__lengths_set(const dp_pipeline_t *p, dp_segment_call_t *call);
+
+/* requests.c: the same of slots; take comes behind that of lengths. forget: what caches hold is no
+ * request's any more. */
+dp_status_t dp__requests_check(const dp_pipeline_options_t *o);
+dp_status_t dp__requests_open(dp_pipeline_t *p);
+void dp__requests_close(dp_pipeline_t *p);
+dp_status_t dp__requests_take(dp_pipeline_t *p, const dp_step_t *step);
+void dp__requests_forget(dp_pipeline_t *p);
+void dp__requests_set(const dp_pipeline_t *p, const dp__chunk_t *chunk, dp_segment_call_t *call);
 
 #endif

@@ -19,7 +19,7 @@ dp_status_t dp__lengths_check(const dp_pipeline_options_t *o)
     if (o->tokens > 0 && o->graph)
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "graph: a captured step cannot have micro-batches of different length: leave tokens 0");
-    return DP_OK;
+    return dp__requests_check(o);
 }
 
 dp_status_t dp__lengths_open(dp_pipeline_t *p)

@@ -65,10 +65,20 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
     b->attention_vt = table;
     config.variable_tokens |= context->tokens > 0;
     config.documents |= context->documents > 0;
+    if (context->cache_slots > 0) {
+        config.cache_slots = context->cache_slots;
+        config.cache_tokens = context->cache_tokens;
+    }
     config.device_vt = context->device_vt;
     config.device = context->device;
     DO(b->attention_vt->open(context->host, &config, &b->attention));
-    return check_apart(config.apart, b->attention_vt->sizes(b->attention, &sizes), &sizes, "attention");
+    DO(check_apart(config.apart, b->attention_vt->sizes(b->attention, &sizes), &sizes, "attention"));
+    if (config.cache_slots > 0 && sizes.cache_bytes == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "dp_moe_block_open: cache_slots is %u, and the attention plugin keeps no keys and values: give "
+                       "0, or take another plugin",
+                       (unsigned)config.cache_slots);
+    return DP_OK;
 }
 
 /* The plugin for dispatch and combine, if one was named. */

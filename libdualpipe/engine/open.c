@@ -192,8 +192,8 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__ties_find,         dp__shards_make,     dp__transfer_streams_open,
         dp__links_list,        connect_comms,       dp__plans_build,
         dp__buffers_open,      dp__chunks_allocate, dp__sums_open,
-        dp__lengths_open,      dp__records_open,    dp__graphs_open,
-        dp__bits_open,         settle_opening,
+        dp__lengths_open,      dp__requests_open,   dp__records_open,
+        dp__graphs_open,       dp__bits_open,       settle_opening,
         /* clang-format on */
     };
 
@@ -227,6 +227,7 @@ static void close_epoch(dp_pipeline_t *p, void (*tell)(void *user))
         dp__chunks_suspend(p);
         dp__sums_close(p);
         dp__lengths_close(p);
+        dp__requests_close(p);
     }
     dp__group_recorder_close(p->group, p->trace.records);
     dp__plans_free(p);

@@ -117,6 +117,11 @@ static uint64_t digest_lengths(const dp_pipeline_t *p, int32_t m, uint64_t hash)
     hash = dp__hash_field(hash, (uint64_t)p->lengths.tokens[m] << 32 | documents);
     for (uint32_t i = 0; i < documents; i++)
         hash = dp__hash_field(hash, p->lengths.ends[(size_t)m * p->options.documents + i]);
+    for (uint32_t i = 0; i < documents && p->options.cache_slots > 0 && p->requests.told[m]; i++) {
+        const size_t at = (size_t)m * p->options.documents + i;
+
+        hash = dp__hash_field(hash, (uint64_t)p->requests.slot[at] << 32 | p->requests.past[at]);
+    }
     return hash;
 }
 
@@ -190,6 +195,7 @@ static dp_status_t run_step(dp_pipeline_t *p, const dp__plan_t *plan, const dp_s
     DO(check_round(p, step));
     DO(check_gathered(p));
     DO(dp__lengths_take(p, step));
+    DO(dp__requests_take(p, step));
     tell_step(p, step);
     DO(dp__ties_check(p));
     if (!step->forward_only)

@@ -76,6 +76,9 @@ static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t
     dp_io_t io = common_io(call);
 
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes : NULL;
+    io.cache = call->cache;
+    io.slots = call->slots;
+    io.past = call->past;
     return io;
 }
 
@@ -370,6 +373,7 @@ static bool round_sizes(dp_block_sizes_t *sizes)
 {
     return dp__round_up(sizes->saved_bytes, ALIGNMENT, &sizes->saved_bytes) &&
            dp__round_up(sizes->backward_buffer_bytes, ALIGNMENT, &sizes->backward_buffer_bytes) &&
+           dp__round_up(sizes->cache_bytes, ALIGNMENT, &sizes->cache_bytes) &&
            dp__round_up(sizes->work_bytes, ALIGNMENT, &sizes->work_bytes) &&
            dp__round_up(sizes->param_count, ALIGNMENT, &sizes->param_count);
 }
@@ -380,6 +384,7 @@ static bool add_sizes(const dp_moe_layer_t *layer, dp_block_sizes_t *sum)
     const dp_block_sizes_t *a = &layer->attention_sizes, *m = &layer->moe_sizes;
 
     *sum = (dp_block_sizes_t){.struct_size = sizeof(*sum), .nparams = a->nparams + m->nparams};
+    sum->cache_bytes = a->cache_bytes;
     sum->scratch_bytes = a->scratch_bytes > m->scratch_bytes ? a->scratch_bytes : m->scratch_bytes;
     return dp__add(a->saved_bytes, m->saved_bytes, &sum->saved_bytes) &&
            dp__add(a->backward_buffer_bytes, m->backward_buffer_bytes, &sum->backward_buffer_bytes) &&

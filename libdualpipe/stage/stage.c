@@ -258,6 +258,7 @@ static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params
     part->params_offset = *params_bytes;
     part->saved_offset = stage->info.saved_bytes;
     part->backward_buffer_offset = stage->info.backward_buffer_bytes;
+    part->cache_offset = stage->info.cache_bytes;
     part->first_param = stage->info.nparams;
     if (!dp__mul(sizes->param_count, dp_dtype_bytes(stage->dtype), &bytes) || !dp__round_up(bytes, ALIGNMENT, &bytes) ||
         !dp__add(*params_bytes, bytes, params_bytes))
@@ -269,6 +270,9 @@ static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params
         !dp__add(stage->info.backward_buffer_bytes, bytes, &stage->info.backward_buffer_bytes))
         return false;
     stage->backward_buffer_room = stage->backward_buffer_room < bytes ? bytes : stage->backward_buffer_room;
+    if (!dp__round_up(sizes->cache_bytes, ALIGNMENT, &bytes) ||
+        !dp__add(stage->info.cache_bytes, bytes, &stage->info.cache_bytes))
+        return false;
     *work = *work < sizes->work_bytes ? sizes->work_bytes : *work;
     if (stage->info.scratch_bytes < sizes->scratch_bytes)
         stage->info.scratch_bytes = sizes->scratch_bytes;
@@ -434,6 +438,7 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
     own->saved = (char *)call->saved + part->saved_offset;
     own->boundary_bytes = own_boundary(stage, part, call);
     own->backward_buffer = NULL;
+    own->cache = NULL;
     own->work = NULL;
     own->x = own->dy = NULL;
     own->y = own->dx = own->output = NULL;
@@ -450,6 +455,8 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
     if (pass == DP_OP_F) {
         if (call->work != NULL && part->sizes.backward_buffer_bytes > 0)
             own->backward_buffer = (char *)call->work + stage->backward_buffer_at;
+        if (call->cache != NULL && part->sizes.cache_bytes > 0)
+            own->cache = (char *)call->cache + part->cache_offset;
         own->x = first ? call->x : boundary(stage, call, i - 1);
         own->y = last ? call->y : boundary(stage, call, i);
         own->output = last ? call->output : NULL;

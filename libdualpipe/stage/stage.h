@@ -25,7 +25,7 @@ typedef struct dp__stage_part {
     dp_segment_t *segments;
     dp_block_sizes_t sizes;
     size_t params_offset; /* bytes */
-    size_t saved_offset, backward_buffer_offset;
+    size_t saved_offset, backward_buffer_offset, cache_offset;
     uint32_t first_param; /* in the stage's list */
 } dp__stage_part_t;
 
@@ -40,6 +40,7 @@ typedef struct dp__stage_info {
     const dp_param_t *param_list; /* names with prefix, offsets within the stage's parameters */
     /* per micro-batch between I and W; a running F has that of one part */
     size_t backward_buffer_bytes;
+    size_t cache_bytes; /* from step to step */
 } dp__stage_info_t;
 
 struct dp_stage {

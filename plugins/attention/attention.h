@@ -22,6 +22,7 @@ typedef struct attn_dims {
     uint32_t q_rank, kv_rank;                    /* of latents; kv_rank 0: not latent */
     uint32_t down_width;                         /* kv_rank + rope_dim */
     uint32_t q_width, k_width, v_width, o_width; /* heads x dim of one token; k_width of key_dim */
+    uint32_t cache_slots, cache_tokens;          /* of requests that are kept; both 0: none */
     double norm_eps, rope_theta, scale;
     /* parameters, in elements; of latents wq, wk and wv are what they are multiplied with */
     struct {
@@ -33,7 +34,13 @@ typedef struct attn_dims {
 } attn_dims_t;
 
 /* What a plugin takes besides DP_F32 and DP_F64, and attention of plain heads. */
-enum { ATTN_TAKES_BF16 = 1, ATTN_TAKES_LATENT = 2, ATTN_TAKES_DOCUMENTS = 4, ATTN_TAKES_APART = 8 };
+enum {
+    ATTN_TAKES_BF16 = 1,
+    ATTN_TAKES_LATENT = 2,
+    ATTN_TAKES_DOCUMENTS = 4,
+    ATTN_TAKES_APART = 8,
+    ATTN_TAKES_CACHE = 16
+};
 
 /* config.c: refuses what cannot be, with the reason; asks no device. */
 dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,

@@ -80,6 +80,30 @@ static dp_status_t check_latent(const dp_host_t *host, const char *plugin, unsig
     return DP_OK;
 }
 
+/* Keys and values that are kept from step to step. */
+static dp_status_t check_cache(const dp_host_t *host, const char *plugin, unsigned takes,
+                               const dp_attention_config_t *c)
+{
+    const unsigned long long slots = c->cache_slots, tokens = c->cache_tokens;
+
+    if (slots == 0 && tokens == 0)
+        return DP_OK;
+    if ((takes & ATTN_TAKES_CACHE) == 0)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "%s: cache_slots is %llu, and it keeps no keys and values from step to step: give 0, or use a "
+                       "plugin that does, attention_cpu say",
+                       plugin, slots);
+    if (slots == 0 || tokens == 0 || c->documents == 0)
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: cache_slots is %llu, cache_tokens %llu and documents %u: a cache needs all three", plugin,
+                       slots, tokens, c->documents);
+    if (slots > INT_MAX || tokens > c->shape->sequence)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: %s is %llu, more than %s = %u", plugin,
+                       slots > INT_MAX ? "cache_slots" : "cache_tokens", slots > INT_MAX ? slots : tokens,
+                       slots > INT_MAX ? "INT_MAX" : "shape.sequence", slots > INT_MAX ? INT_MAX : c->shape->sequence);
+    return DP_OK;
+}
+
 static dp_status_t check_reals(const dp_host_t *host, const char *plugin, const dp_attention_config_t *c)
 {
     if (!isfinite(c->shape->norm_eps) || c->shape->norm_eps < 0)
@@ -192,6 +216,8 @@ dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned t
     if (status >= 0)
         status = check_latent(host, plugin, takes, c);
     if (status >= 0)
+        status = check_cache(host, plugin, takes, c);
+    if (status >= 0)
         status = check_reals(host, plugin, c);
     if (status < 0)
         return status;
@@ -209,6 +235,8 @@ dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned t
         .key_dim = c->head_dim - c->rope_dim,
         .q_rank = c->q_rank,
         .kv_rank = c->kv_rank,
+        .cache_slots = (uint32_t)c->cache_slots,
+        .cache_tokens = (uint32_t)c->cache_tokens,
         .norm_eps = c->shape->norm_eps != 0 ? (double)c->shape->norm_eps : 1e-6,
         .rope_theta = c->rope_theta != 0 ? (double)c->rope_theta : 10000.0,
         .scale = 1.0 / sqrt((double)c->head_dim),

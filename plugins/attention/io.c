@@ -28,6 +28,31 @@ static dp_status_t check_documents(const dp_host_t *host, const char *plugin, co
     return DP_OK;
 }
 
+/* Slots of the cache, and room in them. Documents are as they should be. */
+static dp_status_t check_slots(const dp_host_t *host, const char *plugin, const attn_dims_t *n, const dp_io_t *io)
+{
+    uint32_t before = 0;
+
+    if (io->slots == NULL)
+        return DP_OK;
+    if (n->cache_slots == 0 || io->cache == NULL || io->past == NULL || io->documents == 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: micro-batch %d has slots, and %s", plugin, (int)io->microbatch,
+                       n->cache_slots == 0 ? "cache_slots is 0"
+                       : io->cache == NULL ? "io.cache is NULL"
+                       : io->past == NULL  ? "io.past is NULL"
+                                           : "no documents");
+    for (uint32_t i = 0; i < io->documents; before = io->document_ends[i++]) {
+        const uint32_t slot = io->slots[i], past = io->past[i], count = io->document_ends[i] - before;
+
+        if (slot != DP_NO_SLOT && (slot >= n->cache_slots || past > n->cache_tokens || count > n->cache_tokens - past))
+            return DP_FAIL(host, DP_ERR_INVALID,
+                           "%s: micro-batch %d: document %u is tokens %u to %u of slot %u; the cache has %u slots of "
+                           "%u tokens",
+                           plugin, (int)io->microbatch, i, past, past + count, slot, n->cache_slots, n->cache_tokens);
+    }
+    return DP_OK;
+}
+
 /* Lengths and documents that the plugin, or this instance of it, does not take. */
 static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,
                                  const dp_io_t *io)
@@ -36,12 +61,13 @@ static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, cons
         return DP_FAIL(host, DP_ERR_INVALID, "%s: micro-batch %d: io.tokens is %u, more than batch * sequence = %u",
                        plugin, (int)io->microbatch, io->tokens, n->tokens);
     if (io->documents == 0)
-        return DP_OK;
+        return check_slots(host, plugin, n, io);
     if ((takes & ATTN_TAKES_DOCUMENTS) == 0)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "%s: micro-batch %d: io.documents is %u, and it does not keep documents apart", plugin,
                        (int)io->microbatch, io->documents);
-    return check_documents(host, plugin, n, io);
+    DO(check_documents(host, plugin, n, io));
+    return check_slots(host, plugin, n, io);
 }
 
 dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, unsigned takes,

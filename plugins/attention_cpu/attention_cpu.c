@@ -58,6 +58,7 @@ static dp_status_t get_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
         .param_count = a->n.params.count,
         .nparams = a->n.params.number,
         .apart = a->apart,
+        .cache_bytes = a->cache.bytes,
     };
 
     return answer_sizes(a->host, PLUGIN, &sizes, sizes_out);

@@ -20,9 +20,13 @@ _Static_assert(KEY_BLOCK % QUERY_BLOCK == 0, "every row of a tile must see its f
 /* One sequence and one key/value head, or one of its query heads; pointers to its first token. */
 typedef struct head_view {
     real_t *q, *k, *v, *out, *row_max, *sum;
-    const real_t *k_rope; /* NULL unless latent */
+    const real_t *q_rope, *k_rope; /* NULL unless latent */
     const real_t *dout, *delta;
     size_t length; /* tokens of the sequence */
+    /* keys before the first query's, which k, k_rope and v begin with. 0 in a backward, where the
+     * widths are the instance's */
+    size_t past;
+    size_t q_stride, k_stride, v_stride, out_stride, key_dim, value_dim;
 } head_view_t;
 
 static inline size_t smaller(size_t a, size_t b)
@@ -33,33 +37,37 @@ static inline size_t smaller(size_t a, size_t b)
 static void compute_logits(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, size_t j, size_t nj,
                            real_t *tile)
 {
-    gemm(CblasNoTrans, CblasTrans, ni, nj, a->key_dim, (real_t)a->n.scale, h->q + i * a->q_width, a->q_width,
-         h->k + j * a->k_width, a->k_width, 0, tile, KEY_BLOCK);
+    gemm(CblasNoTrans, CblasTrans, ni, nj, h->key_dim, (real_t)a->n.scale, h->q + i * h->q_stride, h->q_stride,
+         h->k + j * h->k_stride, h->k_stride, 0, tile, KEY_BLOCK);
     if (h->k_rope != NULL)
-        gemm(CblasNoTrans, CblasTrans, ni, nj, a->rope_dim, (real_t)a->n.scale, h->q + i * a->q_width + a->key_dim,
-             a->q_width, h->k_rope + j * a->down_width, a->down_width, 1, tile, KEY_BLOCK);
+        gemm(CblasNoTrans, CblasTrans, ni, nj, a->rope_dim, (real_t)a->n.scale, h->q_rope + i * a->q_width, a->q_width,
+             h->k_rope + j * a->down_width, a->down_width, 1, tile, KEY_BLOCK);
 }
 
 static void attend_queries(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, real_t *tile)
 {
-    real_t *const out = h->out + i * a->o_width, *const sum = h->sum + i * a->heads;
+    const size_t keys = h->past + i + ni;
+    real_t *const out = h->out + i * h->out_stride, *const sum = h->sum + i * a->heads;
 
-    for (size_t j = 0; j < i + ni; j += KEY_BLOCK) {
-        const size_t nj = smaller(KEY_BLOCK, i + ni - j);
+    for (size_t j = 0; j < keys; j += KEY_BLOCK) {
+        const size_t nj = smaller(KEY_BLOCK, keys - j);
 
         compute_logits(a, h, i, ni, j, nj, tile);
-        softmax_tile(tile, ni, nj, i - j + 1, j == 0, h->row_max + i * a->heads, sum, a->heads, out, a->o_width,
-                     a->value_dim);
-        gemm(CblasNoTrans, CblasNoTrans, ni, a->value_dim, nj, 1, tile, KEY_BLOCK, h->v + j * a->v_width, a->v_width,
-             j == 0 ? 0 : 1, out, a->o_width);
+        softmax_tile(tile, ni, nj, h->past + i - j + 1, j == 0, h->row_max + i * a->heads, sum, a->heads, out,
+                     h->out_stride, h->value_dim);
+        gemm(CblasNoTrans, CblasNoTrans, ni, h->value_dim, nj, 1, tile, KEY_BLOCK, h->v + j * h->v_stride, h->v_stride,
+             j == 0 ? 0 : 1, out, h->out_stride);
     }
-    softmax_finish(ni, sum, a->heads, out, a->o_width, a->value_dim);
+    softmax_finish(ni, sum, a->heads, out, h->out_stride, h->value_dim);
 }
 
+/* A block of queries ends where its last key begins a tile: every row of that must see a key. */
 static void attend_head(const dp_attention_t *a, const head_view_t *h, real_t *tile)
 {
-    for (size_t i = 0; i < h->length; i += QUERY_BLOCK)
-        attend_queries(a, h, i, smaller(QUERY_BLOCK, h->length - i), tile);
+    for (size_t i = 0, ni; i < h->length; i += ni) {
+        ni = smaller(smaller(QUERY_BLOCK, h->length - i), KEY_BLOCK - (h->past + i) % KEY_BLOCK);
+        attend_queries(a, h, i, ni, tile);
+    }
 }
 
 /* Gradients of one key/value head, before they take the places of q, k and v. */
@@ -106,6 +114,7 @@ static void copy_rows(real_t *to, size_t to_stride, const real_t *from, size_t f
 static head_view_t next_query_head(const dp_attention_t *a, head_view_t h)
 {
     h.q += a->head_dim;
+    h.q_rope += h.q_rope != NULL ? a->head_dim : 0;
     h.out += a->value_dim;
     h.dout += a->value_dim;
     h.row_max++;

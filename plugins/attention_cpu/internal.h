@@ -6,7 +6,7 @@
 
 #include "plugins/attention/attention.h"
 
-#define TAKES  (ATTN_TAKES_LATENT | ATTN_TAKES_DOCUMENTS | ATTN_TAKES_APART)
+#define TAKES  (ATTN_TAKES_LATENT | ATTN_TAKES_DOCUMENTS | ATTN_TAKES_APART | ATTN_TAKES_CACHE)
 #define PLUGIN "attention_cpu"
 
 enum {
@@ -54,8 +54,17 @@ typedef struct attn_scratch {
     size_t dk;      /* [KEY_BLOCK, key_dim] */
     size_t dv;      /* [KEY_BLOCK, value_dim] */
     size_t dk_rope; /* [S, rope_dim] of the part that all heads' keys have in common */
+    /* [S, kv_rank] twice, of latent attention with a cache: queries times wk_up, sums of latents */
+    size_t absorbed;
     size_t bytes;
 } attn_scratch_t;
+
+/* What a layer keeps of requests, in bytes. */
+typedef struct attn_cache {
+    size_t k; /* [slots, cache_tokens, k_width] or of latent attention [.., down_width] */
+    size_t v; /* [slots, cache_tokens, v_width] unless latent */
+    size_t bytes;
+} attn_cache_t;
 
 /* The arithmetic for one element type: two halves of each pass. */
 typedef struct attn_passes {
@@ -86,6 +95,7 @@ struct dp_attention {
     bool apart; /* each pass is called in halves */
     attn_saved_t saved;
     attn_scratch_t scratch;
+    attn_cache_t cache;
     size_t rope_bytes;
     void *rope; /* [S, rope_dim]: rope_dim/2 cosines, then as many sines, per position */
 };

@@ -77,8 +77,22 @@ static bool lay_out_scratch(dp_attention_t *a)
     s->dv = layout_take(&l, KEY_BLOCK, a->value_dim, a->element_bytes);
     if (a->kv_rank > 0)
         s->dk_rope = layout_take(&l, a->sequence, a->rope_dim, a->element_bytes);
+    if (a->kv_rank > 0 && a->n.cache_slots > 0)
+        s->absorbed = layout_take(&l, 2 * a->sequence, a->kv_rank, a->element_bytes);
     s->bytes = l.bytes > rows.bytes ? l.bytes : rows.bytes;
     return !l.overflow && !rows.overflow;
+}
+
+static bool lay_out_cache(dp_attention_t *a)
+{
+    const bool latent = a->kv_rank > 0;
+    const size_t tokens = (size_t)a->n.cache_slots * a->n.cache_tokens;
+    layout_t l = {.alignment = ALIGN_BYTES};
+
+    a->cache.k = layout_take(&l, tokens, latent ? a->down_width : a->k_width, a->element_bytes);
+    a->cache.v = layout_take(&l, tokens, latent ? 0 : a->v_width, a->element_bytes);
+    a->cache.bytes = l.bytes;
+    return !l.overflow;
 }
 
 static bool lay_out_rope(dp_attention_t *a)
@@ -124,7 +138,7 @@ dp_status_t attn_configure(dp_attention_t *a, const dp_attention_config_t *c)
     a->device_vt = c->device_vt;
     a->apart = c->apart != 0;
     take_sizes(a);
-    if (!lay_out_saved(a) || !lay_out_scratch(a) || !lay_out_rope(a))
+    if (!lay_out_saved(a) || !lay_out_scratch(a) || !lay_out_rope(a) || !lay_out_cache(a))
         return attn_too_large(a->host, PLUGIN, &a->n);
     return DP_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * passes.h: forward and both backwards. Compiled once per element type. */
-#include "heads.h"
+#include "cache.h"
 #include "project.h"
 
 static void fill_rope(dp_attention_t *a)
@@ -29,8 +29,10 @@ static void rotate_all(const dp_attention_t *a, const dp_io_t *io, real_t sign)
     real_t *k = latent ? saved_array(io, a->saved.kv_down) + a->kv_rank : saved_array(io, a->saved.k);
 
     for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++) {
-        rotate_rows(q + t * a->q_width, count, a->heads, a->head_dim, a->rope, a->rope_dim / 2, sign);
-        rotate_rows(k + t * heads * stride, count, heads, stride, a->rope, a->rope_dim / 2, sign);
+        const real_t *rope = (const real_t *)a->rope + past_of(io, b) * a->rope_dim;
+
+        rotate_rows(q + t * a->q_width, count, a->heads, a->head_dim, rope, a->rope_dim / 2, sign);
+        rotate_rows(k + t * heads * stride, count, heads, stride, rope, a->rope_dim / 2, sign);
     }
 }
 
@@ -43,6 +45,7 @@ static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t 
     return (head_view_t){
         .q = saved_array(io, s->q) + t * a->q_width + h * a->head_dim,
         .k = saved_array(io, s->k) + t * a->k_width + kv * a->key_dim,
+        .q_rope = a->kv_rank > 0 ? saved_array(io, s->q) + t * a->q_width + h * a->head_dim + a->key_dim : NULL,
         .k_rope = a->kv_rank > 0 ? saved_array(io, s->kv_down) + t * a->down_width + a->kv_rank : NULL,
         .v = saved_array(io, s->v) + t * a->v_width + kv * a->value_dim,
         .out = saved_array(io, s->heads_out) + t * a->o_width + h * a->value_dim,
@@ -51,19 +54,32 @@ static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t 
         .dout = in_region(io->scratch, a->scratch.dheads) + t * a->o_width + h * a->value_dim,
         .delta = in_region(io->scratch, a->scratch.delta) + t * a->heads + h,
         .length = length,
+        .q_stride = a->q_width,
+        .k_stride = a->k_width,
+        .v_stride = a->v_width,
+        .out_stride = a->o_width,
+        .key_dim = a->key_dim,
+        .value_dim = a->value_dim,
     };
 }
 
+/* Keys and values of a new request, or of none, are those that `project` has just made. */
 static dp_status_t attend_documents(const dp_attention_t *a, const dp_io_t *io)
 {
     for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++)
         for (size_t h = 0; h < a->heads; h++) {
-            const head_view_t view = view_head(a, io, t, count, h);
+            head_view_t view = view_head(a, io, t, count, h);
             const dp_status_t status = a->host->aborted(a->host);
 
             if (status < 0)
                 return status;
-            attend_head(a, &view, in_region(io->scratch, a->scratch.tile));
+            view.past = past_of(io, b);
+            if (view.past == 0)
+                attend_head(a, &view, in_region(io->scratch, a->scratch.tile));
+            else if (a->kv_rank == 0)
+                attend_cached_head(a, io, b, h, view);
+            else
+                attend_latents(a, io, b, h, view);
         }
     return DP_OK;
 }
@@ -101,6 +117,9 @@ static void project_qkv(const dp_attention_t *a, const dp_io_t *io, const real_t
     project_queries(a, io, n);
     project_keys_values(a, io, n);
     rotate_all(a, io, 1);
+    for (size_t b = 0, t, count; io->slots != NULL && attn_document(&a->n, io, b, &t, &count); b++)
+        if (has_slot(io, b))
+            store_document(a, io, b, t, count);
 }
 
 static dp_status_t compute_project(const dp_attention_t *a, const dp_io_t *io)

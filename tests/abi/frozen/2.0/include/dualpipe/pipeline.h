@@ -49,9 +49,9 @@
  * as graphs, a warning says that nothing is guarded. Some ranks may be guarded and others not.
  *
  * Since 0.2: dp_pipeline_options_t.tokens, .documents, .zero, .one_accumulator, .check_finite,
- * .check_bits, .buddy; dp_step_t.tokens, .documents, .round, .rounds, .microbatches;
- * dp_chunk_view_t.nshards, .shard_list, .shard_count; dp_build_context_t.tokens, .documents;
- * dp_pipeline_gather, dp_pipeline_counts, dp_pipeline_exact_sum. */
+ * .check_bits, .buddy, .cache_slots; dp_step_t.tokens, .documents, .round, .rounds, .microbatches,
+ * .requests; dp_chunk_view_t.nshards, .shard_list, .shard_count; dp_build_context_t.tokens,
+ * .documents, .cache_slots; dp_pipeline_gather, dp_pipeline_counts, dp_pipeline_exact_sum. */
 #ifndef DUALPIPE_PIPELINE_H
 #define DUALPIPE_PIPELINE_H
 
@@ -74,7 +74,8 @@ typedef struct dp_build_context {
     const dp_comm_vt_t *comm_vt;
     dp_comm_t *expert_comm; /* the expert group; size 1 when ep is 1 */
     int32_t pipeline_rank, pipeline_size, expert_rank, expert_size, data_rank, data_size;
-    uint32_t tokens, documents; /* of the pipeline's options */
+    uint32_t tokens, documents;         /* of the pipeline's options */
+    uint32_t cache_slots, cache_tokens; /* the same */
 } dp_build_context_t;
 #define DP_BUILD_CONTEXT_MIN DP_SIZE_TO(dp_build_context_t, documents)
 
@@ -209,6 +210,14 @@ typedef struct dp_pipeline_options {
      * parameters and registered state. Without effect elsewhere, and where no rank is ever
      * replaced. */
     int32_t buddy;
+
+    /* ---- inference ---- */
+
+    /* Requests whose keys and values each stage keeps from step to step (dp_step_t.requests), at
+     * most, and tokens of one; needs `documents`. Both copies of a stage have a cache, of
+     * dp_memory_report_t.cache bytes. Both 0: none. DP_ERR_UNSUPPORTED from dp_moe_block_open: the
+     * attention plugin keeps none */
+    uint32_t cache_slots, cache_tokens;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, cpu_times)
 
@@ -228,6 +237,16 @@ typedef struct dp_documents {
     const uint32_t *ends;
     uint32_t count; /* 0: it is not divided */
 } dp_documents_t;
+
+/** Which request each document of a micro-batch belongs to. Frozen: never grows. */
+typedef struct dp_requests {
+    /* [documents.count] its slot in the caches, below options.cache_slots; DP_NO_SLOT: nothing is
+     * kept of it */
+    const uint32_t *slots;
+    /* [documents.count] tokens of the request before these: what its slot holds, or fewer, and the
+     * rest is forgotten. 0 begins a new request */
+    const uint32_t *past;
+} dp_requests_t;
 
 /** Data of one step. Arrays are indexed by micro-batch of the step, and borrowed until the step
  * returns. */
@@ -277,6 +296,19 @@ typedef struct dp_step {
      * the same bits for every schedule and number of ranks */
     double aux_loss;
     double *losses; /* [M] or NULL: the loss of each micro-batch */
+
+    /* ---- inference ---- */
+
+    /* [M] or NULL: of each micro-batch that has documents, in a forward_only step, with
+     * options.cache_slots. The same on all ranks of the pipeline, as documents are. Tokens of a
+     * document come behind those that its slot holds, attend to all of them and are kept; the step
+     * costs what the new ones cost. Requests come and go between steps: a slot is free when its
+     * caller says so, by past 0. Each copy of a stage has a cache, so a request stays with
+     * micro-batches that enter at the same end of the pipeline (dp_pipeline_ends). One that is
+     * split between two micro-batches of a step has its first part in the lower one.
+     * DP_ERR_INVALID: a slot that cannot be, holds fewer tokens than `past` or has no room left for
+     * the document's. A training step, and what recovers a rank, forgets all. */
+    const dp_requests_t *requests;
 } dp_step_t;
 #define DP_STEP_MIN DP_SIZE_TO(dp_step_t, losses)
 

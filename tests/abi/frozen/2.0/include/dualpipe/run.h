@@ -49,6 +49,7 @@ typedef struct dp_memory_report {
     /* two copies of what a rank cannot lose (dp_pipeline_options_t.buddy), from the first
      * dp_pipeline_recover on. The launcher holds this memory as well */
     size_t buddy;
+    size_t cache; /* what stages keep of requests (dp_pipeline_options_t.cache_slots) */
 } dp_memory_report_t;
 #define DP_MEMORY_REPORT_MIN DP_SIZE_TO(dp_memory_report_t, backward_buffer)
 /** Reports memory. DP_ERR_INVALID: report_out->struct_size is not set. [any] */

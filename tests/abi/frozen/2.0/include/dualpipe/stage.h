@@ -112,8 +112,8 @@
  * overwritten, and functions that compute before their turn. Use it on every new segment.
  *
  * Since 0.2: dp_segment_t.recompute, .host_recompute; dp_segment_call_t.backward_buffer,
- * .boundary_bytes, .tokens, .documents, .document_ends; dp_part_t.boundary_bytes,
- * dp_boundary_offsets. */
+ * .boundary_bytes, .tokens, .documents, .document_ends, .cache, .slots, .past;
+ * dp_part_t.boundary_bytes, dp_boundary_offsets. */
 #ifndef DUALPIPE_STAGE_H
 #define DUALPIPE_STAGE_H
 
@@ -168,6 +168,12 @@ typedef struct dp_segment_call {
     /* [documents] where each ends (dp_documents_t), in memory that host and device reach, valid
      * during the step */
     const uint32_t *document_ends;
+
+    /* ---- inference (dp_step_t.requests); NULL where the micro-batch has none ---- */
+
+    void *cache;           /* the part's, sizes.cache_bytes; in F alone */
+    const uint32_t *slots; /* [documents] as document_ends */
+    const uint32_t *past;  /* the same */
 } dp_segment_call_t;
 #define DP_SEGMENT_CALL_MIN DP_SIZE_TO(dp_segment_call_t, document_ends)
 
