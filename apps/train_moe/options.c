@@ -174,6 +174,8 @@ static const option_row_t rows[] = {
     {INTEGER("log-every", log_every, 1, 1e9, "20", "N"), .help = "steps between progress lines"},
     {INTEGER("val-every", valid_every, 0, 1e9, "100", "N"), .help = "steps between validations; 0: none"},
     {INTEGER("sample", sample, 0, 1e6, "120", "N"), .help = "bytes of text to write at the end; 0: none"},
+    {INTEGER("sample-cache", sample_cache, 0, 1, "1", "0|1"),
+     .help = "1: the CPU keeps keys and values while it writes; 0: it computes each text anew for every byte"},
     {NUMBER("sample-seconds", sample_seconds, 0, 1e6, "12", "X"), .help = "stop writing after so long"},
     {NUMBER("temperature", temperature, 0, 1e3, "0.7", "X"), .help = "of the sample; 0: always the likeliest byte"},
     {FLAG("verify", verify),

@@ -38,6 +38,7 @@ typedef struct options {
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
     const char *out, *trace, *curve, *report, *losses, *costs_out;
+    int64_t sample_cache;
     bool verify, quiet, graph, check_finite, one_accumulator;
     /* checkpoints */
     const char *checkpoint; /* "": none */

@@ -170,6 +170,9 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
         (double)m.saved / MIB, (double)m.backward_buffer / MIB, (double)m.work / MIB, (double)m.boundary / MIB,
         (double)m.transport / MIB, (double)m.records / MIB, (double)trainer_optimizer_bytes(t) / MIB,
         (double)(trainer_bytes(t) - trainer_optimizer_bytes(t)) / MIB);
+    if (m.cache > 0)
+        report_line(to, "", "%.2f MiB of it are caches of keys and values, for the text at the end (--sample-cache)",
+                    (double)m.cache / MIB);
     if (m.buddy > 0)
         report_line(to, "", "%.2f MiB of it are two copies of its state, which the launcher keeps if it dies (--buddy)",
                     (double)m.buddy / MIB);

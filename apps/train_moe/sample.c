@@ -2,7 +2,12 @@
  * SPDX-License-Identifier: MIT
  * sample.c: writes text with the trained model: every forward-only step adds one byte to each
  * sequence of each micro-batch. The rank with the last stage draws the byte, a sum over the job
- * brings it to the rank with the first. */
+ * brings it to the rank with the first.
+ *
+ * A text is seen through a window of --seq bytes, whose positions count from its begin. When it is
+ * full it moves on and keeps its second half. Each sequence is a request with a slot in the caches
+ * of the stages: a step computes the bytes that are new in the window, its half or one. Without
+ * caches it computes the whole window. */
 #include "train_moe.h"
 
 #include <ctype.h>
@@ -18,12 +23,38 @@ typedef struct writer {
     trainer_t *t;
     int64_t sequences;            /* M * batch */
     int64_t prompt, room, length; /* bytes: given; at most; so far */
+    int64_t from, kept;           /* where the window begins; bytes of it that caches hold */
     uint8_t *text;                /* [sequences][room] */
     char *logits;                 /* [M][T, VOCAB], for host and device */
     /* [M] into logits, NULL where the micro-batch does not end here */
     void **outputs;
     double *drawn; /* [sequences] of replica 0, then 1: rank 0 has had enough */
+    /* with caches, the same for all micro-batches but for slots */
+    dp_documents_t *documents; /* [M] */
+    dp_requests_t *requests;   /* [M] */
+    uint32_t *ends, *past;     /* [batch] */
+    uint32_t *slots;           /* [sequences] */
 } writer_t;
+
+static dp_status_t start_requests(writer_t *w)
+{
+    const size_t M = (size_t)w->t->microbatches, batch = (size_t)w->t->options->batch;
+
+    w->documents = calloc(M, sizeof(*w->documents));
+    w->requests = calloc(M, sizeof(*w->requests));
+    w->ends = calloc(batch, 2 * sizeof(*w->ends));
+    w->slots = calloc((size_t)w->sequences, sizeof(*w->slots));
+    if (w->documents == NULL || w->requests == NULL || w->ends == NULL || w->slots == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a list of %lld sequences", (long long)w->sequences);
+    w->past = w->ends + batch;
+    for (size_t m = 0; m < M; m++) {
+        w->documents[m] = (dp_documents_t){w->ends, (uint32_t)batch};
+        w->requests[m] = (dp_requests_t){w->slots + m * batch, w->past};
+    }
+    for (int64_t s = 0; s < w->sequences; s++)
+        w->slots[s] = (uint32_t)s;
+    return DP_OK;
+}
 
 static dp_status_t start_sample(writer_t *w)
 {
@@ -33,7 +64,7 @@ static dp_status_t start_sample(writer_t *w)
                  block = w->t->tokens * VOCAB * dp_dtype_bytes(dp_dtype_accumulator(o->dtype));
 
     w->sequences = (int64_t)M * o->batch;
-    w->prompt = o->seq / 2;
+    w->prompt = (o->seq + 1) / 2;
     w->room = w->prompt + o->sample;
     w->length = w->prompt;
     w->text = calloc((size_t)w->sequences, (size_t)w->room);
@@ -41,7 +72,9 @@ static dp_status_t start_sample(writer_t *w)
     w->drawn = calloc((size_t)w->sequences + 1, sizeof(*w->drawn));
     if (w->text == NULL || w->outputs == NULL || w->drawn == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a sample of %lld sequences", (long long)w->sequences);
-    status = device_memory_allocate_shared(&w->t->memory, M * block, (void **)&w->logits);
+    status = start_requests(w);
+    if (status == DP_OK)
+        status = device_memory_allocate_shared(&w->t->memory, M * block, (void **)&w->logits);
     if (status < 0)
         return status;
     for (size_t microbatch = 0; microbatch < M; microbatch++)
@@ -59,40 +92,66 @@ static void finish_sample(writer_t *w)
     device_memory_free_shared(&w->t->memory, w->logits);
     free(w->outputs);
     free(w->drawn);
+    free(w->documents);
+    free(w->requests);
+    free(w->ends);
+    free(w->slots);
 }
 
-/* The last `seq` bytes of each sequence, or all of them; causal attention ignores what follows
- * them. */
+/* Bytes of a sequence that a step computes. */
+static int64_t fresh_bytes(const writer_t *w)
+{
+    return w->length - w->from - w->kept;
+}
+
+/* Moves the window if it is full, and puts into each micro-batch what is to be computed of its
+ * sequences: with caches one document after the other, else one whole --seq after the other, of
+ * which causal attention ignores the end. */
 static void fill_windows(writer_t *w)
 {
-    const int64_t seq = w->t->options->seq, used = w->length < seq ? w->length : seq;
+    const options_t *o = w->t->options;
+    const bool cached = trainer_caches(o);
+    int64_t fresh, stride;
 
+    if (w->length - w->from > o->seq) {
+        w->from = w->length - (o->seq + 1) / 2;
+        w->kept = 0;
+    }
+    fresh = fresh_bytes(w);
+    stride = cached ? fresh : o->seq;
     for (int64_t s = 0; s < w->sequences; s++)
-        memcpy(w->t->token_memory + s * seq, w->text + s * w->room + w->length - used, (size_t)used);
+        memcpy(w->t->token_memory + s / o->batch * (int64_t)w->t->tokens + s % o->batch * stride,
+               w->text + s * w->room + w->from + w->kept, (size_t)fresh);
+    for (int64_t b = 0; b < o->batch; b++) {
+        w->ends[b] = (uint32_t)((b + 1) * fresh);
+        w->past[b] = (uint32_t)w->kept;
+    }
 }
 
-static double logit(const writer_t *w, int64_t sequence, int64_t position, int byte)
+/* Of the byte that comes next. */
+static double logit(const writer_t *w, int64_t sequence, int byte)
 {
-    const int64_t at = (sequence * w->t->options->seq + position) * VOCAB + byte;
+    const options_t *o = w->t->options;
+    const int64_t fresh = fresh_bytes(w), stride = trainer_caches(o) ? fresh : o->seq;
+    const int64_t row = sequence / o->batch * (int64_t)w->t->tokens + sequence % o->batch * stride + fresh - 1;
 
-    return dp_number_get(dp_dtype_accumulator(w->t->options->dtype), w->logits, (size_t)at);
+    return dp_number_get(dp_dtype_accumulator(o->dtype), w->logits, (size_t)(row * VOCAB + byte));
 }
 
 static int draw_byte(const writer_t *w, int64_t sequence)
 {
     const options_t *o = w->t->options;
-    const int64_t position = (w->length < o->seq ? w->length : o->seq) - 1;
     const uint64_t key = random_key(random_key((uint64_t)o->seed, 0x73616d706c65u), (uint64_t)sequence);
     double share[VOCAB], sum = 0, left;
     int best = 0;
 
     for (int b = 1; b < VOCAB; b++)
-        if (logit(w, sequence, position, b) > logit(w, sequence, position, best))
+        if (logit(w, sequence, b) > logit(w, sequence, best))
             best = b;
     if (o->temperature <= 0)
         return best;
     for (int b = 0; b < VOCAB; b++)
-        sum += share[b] = exp((logit(w, sequence, position, b) - logit(w, sequence, position, best)) / o->temperature);
+        sum += share[b] = exp((logit(w, sequence, b) - logit(w, sequence, best)) / o->temperature);
     left = sum * random_uniform(key, (uint64_t)w->length);
     for (int b = 0; b < VOCAB; b++)
         if ((left -= share[b]) < 0)
@@ -114,6 +173,10 @@ static dp_status_t add_byte(writer_t *w, double deadline, int *enough_out)
     dp_status_t status;
 
     fill_windows(w);
+    if (trainer_caches(t->options)) {
+        step.documents = w->documents;
+        step.requests = w->requests;
+    }
     status = dp_pipeline_step(t->pipeline, &step);
     if (status < 0)
         return status;
@@ -127,6 +190,8 @@ static dp_status_t add_byte(writer_t *w, double deadline, int *enough_out)
         return status;
     for (int64_t s = 0; s < w->sequences; s++)
         w->text[s * w->room + w->length] = (uint8_t)w->drawn[s];
+    if (trainer_caches(t->options))
+        w->kept = w->length - w->from;
     w->length++;
     *enough_out = w->length == w->room || w->drawn[w->sequences] > 0;
     return DP_OK;
@@ -143,11 +208,12 @@ static void print_bytes(FILE *to, const uint8_t *bytes, int64_t count, int *at)
     }
 }
 
-static void print_samples(const writer_t *w, FILE *to)
+static void print_samples(const writer_t *w, double seconds, FILE *to)
 {
     const int64_t shown = w->sequences < SHOWN ? w->sequences : SHOWN;
 
-    fprintf(to, "\nWritten by the model, after [held-out beginnings]:\n");
+    fprintf(to, "\nWritten by the model, after [held-out beginnings], %.0f bytes a second:\n",
+            (double)(w->sequences * (w->length - w->prompt)) / seconds);
     for (int64_t i = 0; i < shown; i++) {
         const uint8_t *text = w->text + i * (w->sequences / shown) * w->room;
         int at = fprintf(to, "\n  - [") - 1;
@@ -162,14 +228,14 @@ static void print_samples(const writer_t *w, FILE *to)
 dp_status_t sample_write(trainer_t *trainer, FILE *to)
 {
     writer_t w = {.t = trainer};
-    const double deadline = now_seconds() + trainer->options->sample_seconds;
+    const double begin = now_seconds(), deadline = begin + trainer->options->sample_seconds;
     dp_status_t status = start_sample(&w);
     int enough = 0;
 
     while (status == DP_OK && !enough)
         status = add_byte(&w, deadline, &enough);
     if (status == DP_OK && dp_group_rank(trainer->group) == 0)
-        print_samples(&w, to);
+        print_samples(&w, now_seconds() - begin, to);
     finish_sample(&w);
     return status;
 }

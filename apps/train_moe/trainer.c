@@ -62,9 +62,15 @@ static dp_device_config_t device_config(const trainer_t *t)
     return config;
 }
 
+bool trainer_caches(const options_t *o)
+{
+    return o->sample > 0 && o->sample_cache && !o->graph && strcmp(o->device, "cpu") == 0;
+}
+
 static dp_status_t open_pipeline(trainer_t *t)
 {
     const options_t *o = t->options;
+    const bool caches = trainer_caches(o);
     const dp_device_config_t device = device_config(t);
     const dp_pipeline_options_t options = {
         .struct_size = sizeof(options),
@@ -93,8 +99,10 @@ static dp_status_t open_pipeline(trainer_t *t)
         .zero = (int32_t)o->zero,
         .buddy = o->buddy && o->eplb == 0, /* experts that move are not gone back with */
         .one_accumulator = o->one_accumulator,
-        .tokens = o->varlen || o->documents ? (uint32_t)t->tokens : 0,
-        .documents = o->documents ? lengths_most(o) : 0,
+        .tokens = o->varlen || o->documents || caches ? (uint32_t)t->tokens : 0,
+        .documents = o->documents || caches ? lengths_most(o) : 0,
+        .cache_slots = caches ? (uint32_t)(o->microbatches * o->batch) : 0,
+        .cache_tokens = caches ? (uint32_t)o->seq : 0,
     };
 
     return dp_pipeline_open(&options, &t->pipeline);

@@ -94,6 +94,9 @@ dp_status_t trainer_step(trainer_t *trainer, int64_t step, step_result_t *result
 /* Mean loss on the held-out text, forward only. */
 dp_status_t trainer_validate(trainer_t *trainer, double *loss_out);
 
+/* Whether stages keep keys and values of the texts that are written at the end. */
+bool trainer_caches(const options_t *options);
+
 /* rebalance.c: places experts by their loads so far, with all that belongs to them. steps: taken so
  * far. Collective, between steps. */
 dp_status_t trainer_rebalance(trainer_t *trainer, int64_t steps, rebalance_t *record_out);

@@ -18,7 +18,8 @@
  * method. All functions here return DP_ERR_INVALID for wrong arguments and DP_ERR_NOMEM. Each names
  * its other errors. When a function fails, its result pointer is NULL.
  *
- * Since 0.2: DP_OP_R, the orders prefill and decode, `+` in written ones, dp_forwards_t. */
+ * Since 0.2: DP_OP_R, the orders prefill and decode, `+` in written ones, dp_forwards_t,
+ * dp_divide_requests. */
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 
@@ -194,6 +195,25 @@ typedef enum dp_forwards {
  * DP_ERR_REJECTED: forwards are missing. DP_ERR_INVALID: another `overlap`. [any] */
 DP_API DP_CHECKED dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap,
                                                    dp_schedule_t **forwards_out);
+
+/** A part of a request in a step of inference: its tokens past .. past + count - 1. Frozen: never
+ * grows. */
+typedef struct dp_request_part {
+    uint32_t request; /* its index */
+    int32_t microbatch;
+    uint32_t past, count;
+} dp_request_part_t;
+
+/** Divides the requests of a step among its micro-batches, so that each has the same load. A token
+ * at position i of its request has the load i + 1 (the keys that it attends to) and per_token, what
+ * else it costs, in keys. past, fresh: [requests] tokens before this step, and in it; 0 are legal.
+ * Requests are cut, at most once for each micro-batch, and stay in their order: of two parts the
+ * earlier one is in the lower micro-batch, as dp_step_t.requests wants it. parts_out: room for
+ * requests + microbatches - 1; *count_out: how many there are. A micro-batch may have none.
+ * tokens_most: of one. DP_ERR_INVALID: more tokens than fit, no micro-batch. [any] */
+DP_API DP_CHECKED dp_status_t dp_divide_requests(const uint32_t *past, const uint32_t *fresh, uint32_t requests,
+                                                 uint32_t per_token, int32_t microbatches, uint32_t tokens_most,
+                                                 dp_request_part_t *parts_out, uint32_t *count_out);
 
 /** The same schedule without overlap: every pair as its F, then its B. The caller frees it.
  * DP_ERR_INVALID: the schedule has braids, which do not say how their passes follow each other.

@@ -76,6 +76,18 @@ grep -q '^project.F=0*[0-9.]*[1-9]' "$work/costs" || complain "the costs have no
 threads 2 $steps --verify --segments fine
 [ "$status" -eq 0 ] || complain "--verify of fine segments: exit status $status"
 
+# Text that is written with keys and values kept is that of computing each window anew, whose bits differ in the last place alone.
+for layout in "--schedule dualpipev" "--schedule dualpipe --attention-kind mla" "--schedule 1f1b --segments fine --documents"; do
+    for cache in 0 1; do
+        threads 4 --ep 2 $layout --dtype f64 --seq 20 --steps 20 --val-every 0 --microbatches 8 --quiet --sample 50 --sample-seconds 1000 \
+            --sample-cache $cache --report "$work/report"
+        [ "$status" -eq 0 ] || complain "sample with $layout, cache $cache: exit status $status"
+        sed '1,/^Written by the model/d' "$work/report" >"$work/text$cache"
+    done
+    [ "$(wc -c <"$work/text1")" -ge 240 ] || complain "sample with $layout: $(cat "$work/text1")"
+    cmp -s "$work/text0" "$work/text1" || complain "sample with $layout: another text with a cache: $(diff "$work/text0" "$work/text1")"
+done
+
 # Which stage holds which layers changes no bit; the trace shows where they are.
 held() { # STAGE: spans of attention, forward
     grep -c "\"name\":\"attention F .*\"stage\":$1," "$work/trace"

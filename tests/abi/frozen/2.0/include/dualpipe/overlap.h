@@ -10,7 +10,8 @@
  *
  * A published pair hides the transfers of one forward and one backward behind each other. A plan
  * does so for all passes of a rank. Where the pipeline fills it puts a forward beside the next one.
- * Where it empties it puts backwards beside weight gradients and beside each other.
+ * Where it empties it puts backwards beside weight gradients and beside each other. Of forwards
+ * alone it begins with the shortest order by name (dp_forwards_t).
  *
  * The plan is found by list scheduling. In a run of all ranks, segment by segment, each free lane
  * takes the most urgent segment that is ready, or waits for a more urgent one that will soon be. At
@@ -29,10 +30,12 @@ extern "C" {
 /** What to plan. */
 typedef struct dp_overlap_request {
     uint32_t struct_size;
-    const dp_schedule_t *schedule; /* without braids, with backwards. Borrowed during the call */
-    const dp_costs_t *costs;       /* with segments. Borrowed during the call */
+    /* without braids, or forward-only: of that what its ranks have, not how they order it. Borrowed
+     * during the call */
+    const dp_schedule_t *schedule;
+    const dp_costs_t *costs; /* with segments. Borrowed during the call */
     /* most activations on a rank, in units of its stage inputs, from F until W. 0: what the
-     * schedule itself holds; negative: no limit */
+     * schedule itself holds, of forwards alone what two at once do; negative: no limit */
     double memory_cap;
     int32_t slots; /* of a channel; 0: 2 */
     /* sets of rules, each of which is run up to three times; 0: 96, or fewer where they take long
@@ -47,7 +50,8 @@ typedef struct dp_overlap_request {
  * dp_overlap_clear(). */
 typedef struct dp_overlap_result {
     uint32_t struct_size;
-    /* method and placement of the given one; a copy of it where no plan was shorter */
+    /* method and placement of the given one; where no plan was shorter a copy of it, or of forwards
+     * the shortest order by name */
     dp_schedule_t *schedule;
     double step; /* as dp_simulate() gives it */
     /* with barrier: no order of these passes under this memory has a shorter step */
@@ -61,7 +65,7 @@ typedef struct dp_overlap_result {
  * order of its micro-batches, so the same bits. It keeps the limits of memory and slots, for
  * CREDITS. At most two forwards and two backwards are alive at once on a rank. dp_program_verify()
  * has proven it. The same request without `seconds` gives the same result. DP_ERR_INVALID: a
- * schedule with braids or forward-only, costs without segments, and the errors of dp_simulate().
+ * schedule with backwards and braids, costs without segments, and the errors of dp_simulate().
  * DP_ERR_REJECTED: dp_schedule_verify() rejects the schedule, or nothing was found within that
  * memory. DP_ERR_NOMEM. [any] */
 DP_API DP_CHECKED dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_result_t *result);
