@@ -32,8 +32,9 @@ typedef struct dp__overlap_chunk {
 
 typedef struct dp__overlap_segment {
     uint8_t lane;
-    bool shared;                 /* of role SHARED */
-    int16_t behind[2], ahead[2]; /* in F and in I: what it waits for, what waits for a SHARED one; -1 */
+    bool shared; /* of role SHARED */
+    /* in F and in I: what it waits for, and what waits for a SHARED one; -1: nothing */
+    int16_t behind[2], ahead[2];
     double cost[PASS_KINDS];
 } dp__overlap_segment_t;
 

@@ -145,18 +145,18 @@ static bool merge_canonically(dp__merge_t *x, dp__pair_step_t *steps)
     return true;
 }
 
-/* ---- two forwards, as published ---- */
+/* ---- forwards two by two, as published ---- */
 
-/* The segment of that role: of the layer that pass 0 or 1 is in, or of the one before (shift
+/* The segment of that role: of the layer that side 0 or 1 is in, or of the one before (shift
  * -1). */
 typedef struct dp__turn {
-    uint8_t pass, role;
+    uint8_t side, role;
     int8_t shift;
 } dp__turn_t;
 
 enum { TURNS = 14 };
 
-/* A layer of both, over and over. The first pass is ahead: what the profiles call micro-batch 1 in
+/* A layer of both, over and over. The first is ahead: what the profiles call micro-batch 1 in
  * prefill and 0 in decode. */
 static const dp__turn_t prefill[TURNS] = {
     {0, DP_ROLE_PROJECT, 0}, {0, DP_ROLE_ATTENTION, 0}, {0, DP_ROLE_DISPATCH, 0},  {1, DP_ROLE_SHARED, -1},
@@ -171,21 +171,33 @@ static const dp__turn_t decode[TURNS] = {
     {1, DP_ROLE_SHARED, 0},   {0, DP_ROLE_SUM, 0},
 };
 
-/* The layer that a pass is in ([0]) and the one before ([1]); length 0: there is none. */
+/* A layer of a pass; length 0: there is none. */
+typedef struct dp__layer {
+    int pass;
+    int32_t at, length;
+} dp__layer_t;
+
+/* A side is every second pass, one after the other: the layer that it is in ([0]), and the one
+ * before ([1]). */
 typedef struct dp__layers {
-    int32_t at[2], length[2];
+    dp__layer_t layer[2];
 } dp__layers_t;
 
-static void enter_layer(const dp__stage_shape_t *stage, dp__layers_t *l)
+static void enter_layer(const dp__merge_t *x, dp__layers_t *l)
 {
-    int32_t at = l->at[0] + l->length[0];
+    dp__layer_t *to = &l->layer[0];
+    const dp__stage_shape_t *stage = x->strand[to->pass].stage;
 
-    l->at[1] = l->at[0];
-    l->length[1] = l->length[0];
-    while (at < stage->nsegments && dp__layer_length(&stage->segments[at], stage->nsegments - at) == 0)
-        at++;
-    l->at[0] = at;
-    l->length[0] = dp__layer_length(&stage->segments[at], stage->nsegments - at);
+    l->layer[1] = *to;
+    to->at += to->length;
+    while ((to->length = dp__layer_length(&stage->segments[to->at], stage->nsegments - to->at)) == 0) {
+        if (to->at < stage->nsegments)
+            to->at++;
+        else if (to->pass + 2 < x->n)
+            stage = x->strand[to->pass += 2].stage, to->at = 0;
+        else
+            break;
+    }
 }
 
 /* Segments of no layer go where their pass comes to them: all until `end`. */
@@ -197,34 +209,33 @@ static void put_until(dp__merge_t *x, int pass, int32_t end)
 
 static void put_turn(dp__merge_t *x, const dp__turn_t *turn, const dp__layers_t *l)
 {
-    const int32_t at = l->at[-turn->shift], length = l->length[-turn->shift];
-    const int32_t found = dp__layer_find(&x->strand[turn->pass].stage->segments[at], length, turn->role);
+    const dp__layer_t *layer = &l->layer[-turn->shift];
+    dp__strand_t *s = &x->strand[layer->pass];
+    const int32_t found = dp__layer_find(&s->stage->segments[layer->at], layer->length, turn->role);
 
     if (found < 0)
         return;
     if (found == 0) {
-        put_until(x, turn->pass, at);
-        x->strand[turn->pass].done = at + length;
+        for (int before = turn->side; before < layer->pass; before += 2)
+            put_until(x, before, x->strand[before].stage->nsegments);
+        put_until(x, layer->pass, layer->at);
+        s->done = layer->at + layer->length;
     }
-    put_step(x, turn->pass, DP_OP_F, at + found);
+    put_step(x, layer->pass, DP_OP_F, layer->at + found);
 }
 
-/* false: these passes are no two forwards. */
-static bool merge_forwards(dp__merge_t *x, const dp__turn_t *turns)
+static void merge_forwards(dp__merge_t *x, const dp__turn_t *turns)
 {
-    dp__layers_t layers[2] = {{.length = {0}}, {.length = {0}}};
+    dp__layers_t layers[2] = {{.layer = {{.pass = 0}}}, {.layer = {{.pass = 1}}}};
 
-    if (x->n != 2 || x->strand[0].kind != DP_OP_F || x->strand[1].kind != DP_OP_F)
-        return false;
     do {
         for (int i = 0; i < 2; i++)
-            enter_layer(x->strand[i].stage, &layers[i]);
+            enter_layer(x, &layers[i]);
         for (int k = 0; k < TURNS; k++)
-            put_turn(x, &turns[k], &layers[turns[k].pass]);
-    } while (layers[0].length[0] + layers[1].length[0] > 0);
-    for (int i = 0; i < 2; i++)
+            put_turn(x, &turns[k], &layers[turns[k].side]);
+    } while (layers[0].layer[0].length + layers[1].layer[0].length > 0);
+    for (int i = 0; i < x->n; i++)
         put_until(x, i, x->strand[i].stage->nsegments);
-    return true;
 }
 
 int32_t dp__braid_order(const char *order, const dp_pass_t *passes, int npasses, const dp__stage_shape_t *const *stages,
@@ -236,9 +247,11 @@ int32_t dp__braid_order(const char *order, const dp_pass_t *passes, int npasses,
 
     for (int i = 0; i < npasses; i++)
         x.strand[i] = (dp__strand_t){.stage = stages[i], .kind = passes[i].kind};
-    if ((canonical && merge_canonically(&x, scratch)) || (turns != NULL && merge_forwards(&x, turns)))
+    if (canonical && merge_canonically(&x, scratch))
         return x.count;
-    if (canonical || turns != NULL || strcmp(order, "turns") == 0)
+    if (turns != NULL && dp__order_chains(order, passes, npasses))
+        merge_forwards(&x, turns);
+    else if (canonical || turns != NULL || strcmp(order, "turns") == 0)
         merge_in_turns(&x);
     else if (!merge_as_written(&x, order))
         return -1;

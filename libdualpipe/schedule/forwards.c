@@ -114,6 +114,20 @@ static dp_status_t list_rank(const dp_schedule_t *full, int32_t rank, int64_t ex
     return DP_OK;
 }
 
+/* Passes of a braid, and braids of a rank. Where all pairs of a rank are of one chunk, they follow
+ * each other in one braid, which does not drain between them. */
+static int32_t braid_length(const dp_schedule_t *full, const char *order)
+{
+    return full->chunks == 1 && strcmp(order, "turns") != 0 ? DP_BRAID_PASSES : 2;
+}
+
+static int64_t count_braids(const dp_schedule_t *full, const char *order)
+{
+    int32_t length = braid_length(full, order);
+
+    return (int64_t)full->chunks * ((dp_schedule_path_microbatches(full, 0) + length - 1) / length);
+}
+
 /* forwards: those of the rank, or the first ones of its pairs; order: of pairs, NULL: there are
  * none. */
 static dp_status_t put_rank_forwards(const dp_schedule_t *full, int32_t rank, const char *order,
@@ -124,15 +138,18 @@ static dp_status_t put_rank_forwards(const dp_schedule_t *full, int32_t rank, co
     dp_status_t status = DP_OK;
 
     for (int64_t i = 0; i < n && status >= 0; i++) {
-        dp_pass_t two[2] = {forwards[i], forwards[i]};
+        int32_t length = order != NULL ? braid_length(full, order) : 1, count = 0, number = 0;
         dp_op_t *op = &schedule->ops[schedule->first[rank] + i];
-        int32_t number = 0;
+        dp_pass_t passes[DP_BRAID_PASSES] = {forwards[i * ((length + 1) / 2)]};
 
-        two[1].microbatch++;
-        *op = (dp_op_t){DP_OP_F, two[0].chunk, -1, two[0].microbatch, -1};
-        if (order == NULL || two[1].microbatch == microbatches)
+        for (; count < length && passes[0].microbatch + count < microbatches; count++) {
+            passes[count] = passes[0];
+            passes[count].microbatch += count;
+        }
+        *op = (dp_op_t){DP_OP_F, passes[0].chunk, -1, passes[0].microbatch, -1};
+        if (count < 2)
             continue;
-        status = dp_schedule_add_braid(schedule, &(dp_braid_t){2, two, order}, &number);
+        status = dp_schedule_add_braid(schedule, &(dp_braid_t){count, passes, order}, &number);
         *op = (dp_op_t){DP_OP_BRAID, -1, -1, number, -1};
     }
     return status;
@@ -151,6 +168,8 @@ static dp_status_t put_schedule(const dp_schedule_t *full, const char *order, dp
         status = list_rank(full, r, row, forwards + r * row);
         counts[r] = row;
     }
+    for (int32_t r = 0; r < full->ranks && order != NULL; r++)
+        counts[r] = count_braids(full, order);
     if (status >= 0)
         status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks,
                                     counts, only);

@@ -30,6 +30,17 @@ static inline bool dp__order_is_named(const char *order)
            strcmp(order, "decode") == 0;
 }
 
+/* Forwards of one chunk in a published order, of which two are alive at once. */
+static inline bool dp__order_chains(const char *order, const dp_pass_t *passes, int npasses)
+{
+    if (strcmp(order, "prefill") != 0 && strcmp(order, "decode") != 0)
+        return false;
+    for (int i = 0; i < npasses; i++)
+        if (passes[i].kind != DP_OP_F || (npasses > 2 && passes[i].chunk != passes[0].chunk))
+            return false;
+    return npasses > 1;
+}
+
 /* The passes of a plain operation that is no start: FB has two. */
 static inline int dp__op_passes(const dp_op_t *op, dp_pass_t passes[2])
 {

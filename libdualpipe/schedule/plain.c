@@ -92,12 +92,17 @@ static dp_status_t read_letters(dp__reading_t *x, dp_op_t **out)
 static dp_status_t put_braid(const dp_schedule_t *s, int32_t rank, int32_t number, dp_op_t **out)
 {
     dp__reading_t x = {.braid = &s->braids[number], .rank = rank, .number = number};
+    int n = x.braid->npasses, alive;
 
     if (!dp__order_is_named(x.braid->order))
         return read_letters(&x, out);
-    for (int start = DP__OP_START; start >= 0; start -= DP__OP_START)
-        for (int i = 0; i < x.braid->npasses; i++)
-            put_pass(&x, i, start, out);
+    alive = dp__order_chains(x.braid->order, x.braid->passes, n) ? 2 : n;
+    for (int i = 0; i < n + alive; i++) {
+        if (i >= alive)
+            put_pass(&x, i - alive, 0, out);
+        if (i < n)
+            put_pass(&x, i, DP__OP_START, out);
+    }
     return DP_OK;
 }
 

@@ -200,7 +200,7 @@ expect 0 compare $sizes --cost $layer --overlap planned --memory-cap 8 --format 
 expect 0 simulate --method dualpipe $sizes --cost $layer --forward-only --overlap planned
 
 # Forwards two by two in the published orders, and planned: shorter, and the same from a file.
-serving="--cost project.F=2,attention.F=5,shared.F=2,mlp.F=5,dispatch.F=5,combine.F=7,LAYERS=4"
+serving="--cost project.F=1,attention.F=3,shared.F=6,mlp.F=2,dispatch.F=4,combine.F=6,LAYERS=4"
 for kind in prefill decode; do
     expect 0 simulate --method 1f1b --ranks 1 --microbatches 8 --inference $kind $serving
     published=$(awk '$1 == "step" { print $2 }' out)

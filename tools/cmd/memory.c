@@ -38,10 +38,11 @@ static void end_hold(held_t *held, int kind, double share, int forward_only)
         add_held(held, -share, kind == DP_OP_W ? -share : 0.0);
 }
 
-/* Passes begin at their first letter and end at their last; under a name, all at once. */
+/* Passes begin at their first letter and end at their last; under a name all at once, or two. */
 static void add_braid(held_t *held, const dp_braid_t *braid, double share, int forward_only)
 {
     static const char *const names[] = {"canonical", "turns", "prefill", "decode"};
+    int32_t alive = strcmp(braid->order, "prefill") == 0 || strcmp(braid->order, "decode") == 0 ? 2 : braid->npasses;
     int named = 0;
     size_t left[DP_BRAID_PASSES] = {0};
 
@@ -50,8 +51,11 @@ static void add_braid(held_t *held, const dp_braid_t *braid, double share, int f
     for (const char *c = braid->order; *c != '\0' && !named; c++)
         if (*c != '+')
             left[*c >= 'a' ? *c - 'a' : *c - 'A']++;
-    for (int32_t i = 0; i < braid->npasses && named; i++)
+    for (int32_t i = 0; i < braid->npasses && named; i++) {
+        if (i >= alive)
+            end_hold(held, braid->passes[i - alive].kind, share, forward_only);
         begin_hold(held, braid->passes[i].kind, share);
+    }
     for (const char *c = braid->order, *seen = c; *c != '\0' && !named; c++) {
         int pass;
 
@@ -62,7 +66,7 @@ static void add_braid(held_t *held, const dp_braid_t *braid, double share, int f
         if (--left[pass] == 0)
             end_hold(held, braid->passes[pass].kind, share, forward_only);
     }
-    for (int32_t i = 0; i < braid->npasses && named; i++)
+    for (int32_t i = braid->npasses - alive; i < braid->npasses && named; i++)
         end_hold(held, braid->passes[i].kind, share, forward_only);
 }
 

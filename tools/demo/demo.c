@@ -235,7 +235,8 @@ static dp_status_t add_operation(const demo_result_t *run, int32_t rank, const d
 dp_status_t demo_operations(const demo_result_t *run, dp_timeline_t **timeline_out)
 {
     const dp_schedule_t *schedule = run->schedule;
-    dp_status_t status = dp_timeline_create(schedule->ranks, 2 * schedule->first[schedule->ranks] + 1, timeline_out);
+    int64_t most = 3 * (int64_t)schedule->chunks * dp_schedule_path_microbatches(schedule, 0);
+    dp_status_t status = dp_timeline_create(schedule->ranks, most, timeline_out);
 
     for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
         for (int64_t k = schedule->first[r]; k < schedule->first[r + 1] && status >= 0; k++)

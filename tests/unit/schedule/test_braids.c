@@ -230,7 +230,8 @@ static const struct {
     {"turns", "FB", 4, "aF0 bI3 aF1 bI2 bW2 aF2 bI1 aF3 bI0 bW0"},
     {"turns", "IW", 4, "aI3 aI2 bW2 aI1 aI0 bW0"},
     {"prefill", "FF", 4, "aF0 aF1 bF0 bF1 aF2 aF3 bF2 bF3"},
-    {"prefill", "FFF", 4, "aF0 bF0 cF0 aF1 bF1 cF1 aF2 bF2 cF2 aF3 bF3 cF3"}, /* turns */
+    {"prefill", "FFF", 4, "aF0 aF1 bF0 bF1 aF2 aF3 bF2 bF3 cF0 cF1 cF2 cF3"},
+    {"prefill", "FBF", 4, "aF0 bI3 cF0 aF1 bI2 bW2 cF1 aF2 bI1 cF2 aF3 bI0 bW0 cF3"}, /* turns */
     {"decode", "F", 4, "aF0 aF1 aF2 aF3"},
     {"canonical", "FB", 7, "bI6 bI5 aF0 aF1 bI4 bI3 aF2 bI2 bW4 bW3 aF3 aF4 bI1 bI0 bW1 bW0 aF5 aF6"},
     {"aabbBB", "FB", 2, "aF0 aF1 bI1 bI0 bW0"},
@@ -318,6 +319,34 @@ START_TEST(published_orders)
 }
 END_TEST
 
+/* Six forwards are two of three times as many layers. */
+START_TEST(forwards_follow_each_other_without_a_break)
+{
+    enum { LAYERS = 2, LENGTH = 7, PASSES = 6, ALL = PASSES * LAYERS * LENGTH };
+    static const uint8_t roles[LENGTH] = {DP_ROLE_PROJECT, DP_ROLE_ATTENTION, DP_ROLE_DISPATCH, DP_ROLE_MLP,
+                                          DP_ROLE_SHARED,  DP_ROLE_COMBINE,   DP_ROLE_SUM};
+    dp__segment_shape_t shapes[ALL / 2] = {{0}};
+    const dp__stage_shape_t one = {.nsegments = LAYERS * LENGTH, .segments = shapes};
+    const dp__stage_shape_t three = {.nsegments = ALL / 2, .segments = shapes};
+    const dp__stage_shape_t *many[PASSES] = {&one, &one, &one, &one, &one, &one}, *two[2] = {&three, &three};
+    dp_pass_t passes[PASSES] = {{.kind = DP_OP_F}};
+    dp__braid_step_t steps[2][2 * ALL];
+    dp__pair_step_t scratch[3 * ALL];
+
+    for (int k = 0; k < ALL / 2; k++)
+        shapes[k].role = roles[k % LENGTH];
+    for (int32_t k = 0; k < PASSES; k++)
+        passes[k].microbatch = k;
+    ck_assert_int_eq(dp__braid_order(published[_i].order, passes, PASSES, many, steps[0], scratch), ALL);
+    ck_assert_int_eq(dp__braid_order(published[_i].order, passes, 2, two, steps[1], scratch), ALL);
+    for (int k = 0; k < ALL; k++) {
+        ck_assert_int_eq(steps[0][k].pass % 2, steps[1][k].pass);
+        ck_assert_int_eq(steps[0][k].pass / 2, steps[1][k].segment / (LAYERS * LENGTH));
+        ck_assert_int_eq(steps[0][k].segment, steps[1][k].segment % (LAYERS * LENGTH));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("braids");
@@ -328,6 +357,7 @@ int main(void)
     tcase_add_loop_test(tc, a_pair_is_a_braid, 0, 3);
     tcase_add_loop_test(tc, known_orders, 0, (int)(sizeof(orders) / sizeof(orders[0])));
     tcase_add_loop_test(tc, published_orders, 0, 2);
+    tcase_add_loop_test(tc, forwards_follow_each_other_without_a_break, 0, 2);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }
