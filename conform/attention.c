@@ -214,6 +214,8 @@ static dp_status_t attention_open(block_t *b)
         .rope_dim = b->layer.rope_dim,
         .recompute = b->recompute,
         .apart = b->apart,
+        .cache_slots = b->cache_slots,
+        .cache_tokens = b->cache_slots > 0 ? b->layer.sequence : 0,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &attention);
@@ -699,6 +701,202 @@ static void calls_may_be_made_in_halves(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* ---- requests ---- */
+
+enum { SLOTS = 3 };
+
+/* Two requests, of which each step takes the next tokens of both, and a token without a slot. */
+typedef struct serving {
+    pass_t pass;
+    area_t cache;
+    uint32_t *slots, *past; /* [3] where host and device reach them */
+    double *rows;           /* of x: the first request, then the second, then the token */
+    double *wanted[2];      /* y of each request whole */
+} serving_t;
+
+/* The micro-batch: counts[k] tokens of request k from done[k] on, then the token. */
+static void fill_requests(serving_t *s, const uint32_t done[2], const uint32_t counts[2])
+{
+    block_t *b = s->pass.block;
+    const size_t d = b->layer.hidden, most = b->layer.sequence;
+    double *to = s->pass.xs[0];
+
+    b->layer.documents = 0;
+    b->layer.tokens = 0;
+    for (uint32_t k = 0; k < 3; k++) {
+        const uint32_t first = k < 2 ? done[k] : 0, count = k < 2 ? counts[k] : 1;
+
+        if (count == 0)
+            continue;
+        memcpy(to + b->layer.tokens * d, s->rows + (k * most + first) * d, count * d * sizeof(*to));
+        s->slots[b->layer.documents] = k < 2 ? 2 - 2 * k : DP_NO_SLOT;
+        s->past[b->layer.documents] = first;
+        b->ends[b->layer.documents++] = b->layer.tokens += count;
+    }
+}
+
+static dp_status_t call_requests(serving_t *s)
+{
+    const block_t *b = s->pass.block;
+    dp_io_t io = conform_pass_io(&s->pass, 0);
+
+    io.cache = conform_area_memory(&s->cache);
+    io.slots = s->slots;
+    io.past = s->past;
+    return table_of(b)->forward(b->instance, &io, b->lab->lanes[0]);
+}
+
+/* One step. Whether y is that of the whole requests. */
+static bool step_requests(serving_t *s, const uint32_t done[2], const uint32_t counts[2])
+{
+    block_t *b = s->pass.block;
+    conform_t *t = b->lab->t;
+    const double tolerance = conform_kernel_tolerance(b->layer.dtype).output;
+    const size_t d = b->layer.hidden;
+    double *y;
+    size_t row = 0;
+
+    fill_requests(s, done, counts);
+    if (!conform_area_write(b->lab, &s->pass.x, s->pass.xs[0]) || !conform_area_poison(b->lab, &s->pass.y) ||
+        !conform_area_poison(b->lab, &s->pass.saved) || !conform_area_poison(b->lab, &b->scratch[0]))
+        return false;
+    CHECK_OK(t, call_requests(s), "forward");
+    if (!conform_lab_wait(b->lab, 0, "forward") || !conform_area_whole(b->lab, &s->cache, "forward") ||
+        !conform_area_whole(b->lab, &s->pass.y, "forward") || !conform_area_whole(b->lab, &b->scratch[0], "forward"))
+        return false;
+    y = conform_area_read(b->lab, &s->pass.y);
+    for (uint32_t k = 0; k < 2 && y != NULL; row += counts[k++])
+        for (size_t i = 0; i < counts[k] * d; i++) {
+            const double want = s->wanted[k][done[k] * d + i];
+
+            CHECK(t, fabs(y[row * d + i] - want) <= tolerance * (1 + fabs(want)),
+                  "y of token %zu of a request that goes on at token %u is %.9g, and %.9g when it is whole",
+                  done[k] + i / d, done[k], y[row * d + i], want);
+        }
+    free(y);
+    return y != NULL;
+}
+
+/* Each request whole, as a document without a slot. */
+static bool run_whole(serving_t *s)
+{
+    block_t *b = s->pass.block;
+    const size_t d = b->layer.hidden, count = b->layer.sequence * d;
+
+    for (int k = 0; k < 2; k++) {
+        memcpy(s->pass.xs[0], s->rows + (size_t)k * count, count * sizeof(double));
+        b->layer.documents = 1;
+        b->layer.tokens = b->ends[0] = b->layer.sequence;
+        if (!conform_area_write(b->lab, &s->pass.x, s->pass.xs[0]) || !conform_pass_run(&s->pass, FORWARD, FORWARD))
+            return false;
+        s->wanted[k] = conform_area_read(b->lab, &s->pass.y);
+        if (s->wanted[k] == NULL)
+            return false;
+    }
+    return true;
+}
+
+/* What the cache cannot hold. */
+static bool refuses_requests(serving_t *s)
+{
+    const uint32_t sequence = s->pass.block->layer.sequence;
+    const struct {
+        const char *what;
+        uint32_t slot, past;
+    } wrongs[] = {{"a slot that is full", 1, sequence},
+                  {"tokens before it that no slot holds", 1, sequence + 1},
+                  {"a slot that there is not", SLOTS, 0}};
+
+    for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
+        const uint32_t none[2] = {0, 0}, one[2] = {1, 0};
+
+        fill_requests(s, none, one);
+        s->slots[0] = wrongs[i].slot;
+        s->past[0] = wrongs[i].past;
+        CHECK(s->pass.block->lab->t, call_requests(s) == DP_ERR_INVALID, "forward takes %s", wrongs[i].what);
+    }
+    return true;
+}
+
+/* Both requests from the first token to the last: by one token, by parts, beside each other. */
+static bool serve(serving_t *s)
+{
+    static const uint32_t parts[][2] = {{1, 0}, {1, 2}, {0, 1}, {3, 1}, {64, 5}, {1, 1}, {1, 40}, {190, 1}, {2, 255}};
+    const size_t nparts = sizeof(parts) / sizeof(parts[0]);
+    const uint32_t most = s->pass.block->layer.sequence;
+    uint32_t done[2] = {0, 0};
+
+    for (size_t i = 0; done[0] < most || done[1] < most; i++) {
+        uint32_t counts[2];
+
+        for (int k = 0; k < 2; k++) {
+            counts[k] = parts[i % nparts][k];
+            counts[k] = counts[k] < most - done[k] ? counts[k] : most - done[k];
+        }
+        if (!step_requests(s, done, counts))
+            return false;
+        done[0] += counts[0];
+        done[1] += counts[1];
+    }
+    done[0] = done[1] = 0;
+    /* other requests in the slots */
+    return step_requests(s, done, (const uint32_t[]){1, most > 1 ? 2 : 1});
+}
+
+static bool requests_of_layer(lab_t *lab, const layer_t *l, dp_dtype_t dtype, bool *taken)
+{
+    block_t b = {.cache_slots = SLOTS};
+    serving_t s = {.pass = {.block = &b}};
+    layer_t layer = *l;
+    size_t count;
+
+    layer.dtype = dtype;
+    layer.batch = 3;
+    layer.tokens = 3 * layer.sequence;
+    layer.documents = 1;
+    if (!conform_block_open(&b, lab, &layer, 83))
+        return !conform_failed(lab->t);
+    *taken = true;
+    CHECK(lab->t, b.sizes.cache_bytes > 0, "open takes cache_slots %d, and sizes say that cache_bytes is 0", SLOTS);
+    if (!conform_pass_open(&s.pass, &b, 0) ||
+        !conform_area_open(lab, &s.cache, "cache", dtype, b.sizes.cache_bytes, 0) ||
+        !conform_area_poison(lab, &s.cache))
+        return false;
+    s.slots = b.ends + sizeof(layer.ends) / sizeof(*layer.ends);
+    s.past = s.slots + sizeof(layer.ends) / sizeof(*layer.ends);
+    count = 3 * layer.sequence * layer.hidden * sizeof(double);
+    s.rows = malloc(count);
+    CHECK(lab->t, s.rows != NULL, "no memory for %zu bytes", count);
+    memcpy(s.rows, s.pass.xs[0], count);
+    if (!run_whole(&s) || !serve(&s) || !refuses_requests(&s))
+        return false;
+    memcpy(s.pass.xs[0], s.rows, count);
+    free(s.rows);
+    free(s.wanted[0]);
+    free(s.wanted[1]);
+    conform_area_close(lab, &s.cache);
+    return conform_pass_close(&s.pass) && conform_block_close(&b);
+}
+
+static void requests_go_on_from_step_to_step(conform_t *t)
+{
+    static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
+    bool taken = false;
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++)
+            for (const layer_t *l = k == 0 ? conform_kernel_kind(t)->layers : conform_kernel_kind(t)->larger;
+                 l->batch > 0; l++)
+                if (!requests_of_layer(&lab, l, dtypes[i], &taken))
+                    return;
+    if (!taken)
+        conform_skip(t, "%s", conform_last_error());
+    conform_lab_close(&lab);
+}
+
 /* One graph of all calls: launched twice it gives the same outputs, and adds the gradients
  * twice. */
 static void calls_can_be_captured(conform_t *t)
@@ -786,6 +984,9 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(calls_may_be_made_in_halves, 0,
                   "With config.apart, if the plugin has it, each call is two, with the same bits; scratch may change "
                   "between them.")},
+    {CONFORM_CASE(requests_go_on_from_step_to_step, 0,
+                  "With config.cache_slots, if the plugin has it, requests that go on in parts or token by token give "
+                  "the outputs of whole ones; what a slot cannot hold is refused.")},
     {CONFORM_CASE(calls_can_be_captured, 0,
                   "All calls may become a graph of the device, which can be launched again and again.")},
     {CONFORM_CASE(memory_is_linear_in_the_sequence, 0,
@@ -832,6 +1033,7 @@ LATENT(outputs_see_the_past_and_themselves)
 LATENT(gradients_reach_the_past_and_themselves)
 LATENT(large_logits_do_not_overflow)
 LATENT(calls_may_be_made_in_halves)
+LATENT(requests_go_on_from_step_to_step)
 LATENT(calls_can_be_captured)
 LATENT(memory_is_linear_in_the_sequence)
 
@@ -896,6 +1098,7 @@ static const conform_case_t latent_cases[] = {
     {LATENT_CASE(gradients_reach_the_past_and_themselves)},
     {LATENT_CASE(large_logits_do_not_overflow)},
     {LATENT_CASE(calls_may_be_made_in_halves)},
+    {LATENT_CASE(requests_go_on_from_step_to_step)},
     {LATENT_CASE(calls_can_be_captured)},
     {LATENT_CASE(memory_is_linear_in_the_sequence)},
     {0},

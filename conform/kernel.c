@@ -403,7 +403,7 @@ static bool place_ends(block_t *b)
     const bool host = (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
     void *memory = NULL;
 
-    CHECK_OK(b->lab->t, (host ? vt->allocate : vt->host_allocate)(b->lab->device, sizeof(b->layer.ends), &memory),
+    CHECK_OK(b->lab->t, (host ? vt->allocate : vt->host_allocate)(b->lab->device, 3 * sizeof(b->layer.ends), &memory),
              "memory for the ends of documents");
     b->ends = memory;
     memcpy(b->ends, b->layer.ends, sizeof(b->layer.ends));

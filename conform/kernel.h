@@ -156,6 +156,7 @@ struct block {
     uint32_t replicas;
     dp_recompute_t recompute;
     uint32_t apart;           /* calls are made apart */
+    uint64_t cache_slots;     /* of sequences */
     const int32_t *placement; /* [replicas] */
     const void *ep_vt;        /* does dispatch and combine; NULL: the plugin */
     float capacity;
@@ -166,7 +167,7 @@ struct block {
     dp_block_sizes_t sizes;
     dp_param_t *list;
     area_t params, grads, scratch[2], places;
-    uint32_t *ends; /* layer.ends, where host and device reach them */
+    uint32_t *ends; /* layer.ends, where host and device reach them, and room for slots and past */
     double *values; /* the whole layer's parameters */
     double *before; /* what the gradients began with */
 };

@@ -62,6 +62,11 @@ up_weights_read_scratch            latent_weight_gradients_may_come_late
 down_weights_read_rows             latent_gradients_f64
 values_give_latents_no_gradient    latent_gradients_f64
 state_outside_of_saved             latent_microbatches_in_flight_do_not_meet
+positions_begin_anew               latent_requests_go_on_from_step_to_step
+cache_has_no_gain                  latent_requests_go_on_from_step_to_step
+common_keys_are_not_kept           latent_requests_go_on_from_step_to_step
+requests_have_one_slot             latent_requests_go_on_from_step_to_step
+values_of_the_first_head           latent_requests_go_on_from_step_to_step
 END
 
 [ $failures -eq 0 ]

@@ -25,3 +25,9 @@
 /^static void keys_values_back/,/^}/s/project_back(a, dv, a->v_width, wv, l\.rank/if (!fault("values_give_latents_no_gradient")) &/
 /^static latent_t latent_of_keys_values/,/^}/s/\.inv_rms = /&fault("state_outside_of_saved") ? kept : /
 s/^static latent_t latent_of_keys_values/static real_t kept[4096];\n&/
+# requests
+/^static void rotate_all/,/^}/s/past_of(io, b) \*/(fault("positions_begin_anew") ? 0 : past_of(io, b)) */
+/^static void store_document/,/^}/s/apply_gain(row/if (fault("cache_has_no_gain")) memcpy(row, latent, a->kv_rank * sizeof(real_t)); else &/
+/^static void store_document/,/^}/s/memcpy(row + /if (!fault("common_keys_are_not_kept")) &/
+/^static real_t \*cache_row/,/^}/s/io->slots\[document\]/(fault("requests_have_one_slot") ? 0 : &)/
+/^static void attend_latents/,/^}/s/h \* a->value_dim/(fault("values_of_the_first_head") ? 0 : h) * a->value_dim/
