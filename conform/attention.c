@@ -819,7 +819,7 @@ static bool refuses_requests(serving_t *s)
 }
 
 /* Both requests from the first token to the last: by one token, by parts, beside each other. */
-static bool serve(serving_t *s)
+static bool serve_requests(serving_t *s)
 {
     static const uint32_t parts[][2] = {{1, 0}, {1, 2}, {0, 1}, {3, 1}, {64, 5}, {1, 1}, {1, 40}, {190, 1}, {2, 255}};
     const size_t nparts = sizeof(parts) / sizeof(parts[0]);
@@ -868,7 +868,7 @@ static bool requests_of_layer(lab_t *lab, const layer_t *l, dp_dtype_t dtype, bo
     s.rows = malloc(count);
     CHECK(lab->t, s.rows != NULL, "no memory for %zu bytes", count);
     memcpy(s.rows, s.pass.xs[0], count);
-    if (!run_whole(&s) || !serve(&s) || !refuses_requests(&s))
+    if (!run_whole(&s) || !serve_requests(&s) || !refuses_requests(&s))
         return false;
     memcpy(s.pass.xs[0], s.rows, count);
     free(s.rows);

@@ -157,6 +157,7 @@ struct block {
     dp_recompute_t recompute;
     uint32_t apart;           /* calls are made apart */
     uint64_t cache_slots;     /* of sequences */
+    int64_t *loads;           /* NULL: route counts nothing */
     const int32_t *placement; /* [replicas] */
     const void *ep_vt;        /* does dispatch and combine; NULL: the plugin */
     float capacity;

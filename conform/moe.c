@@ -291,6 +291,7 @@ static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
         .aux_scale = (float)KERNEL_AUX_SCALE,
         .aux_loss = step == ROUTE && !p->without_aux ? conform_area_memory(&p->aux) : NULL,
         .placement = step == ROUTE && b->replicas > 0 ? conform_area_memory(&b->places) : NULL,
+        .loads = step == ROUTE ? b->loads : NULL,
     };
     status = b->sizes.apart ? call_apart(b, step, calls[step], &room.io, b->lab->lanes[steps[step].lane])
                             : calls[step](b->instance, &room.io, b->lab->lanes[steps[step].lane]);
@@ -856,6 +857,44 @@ static void bias_is_for_the_choice_alone(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* What was chosen is also the gradient of the bias. */
+static void loads_are_the_gradient_of_the_bias(conform_t *t)
+{
+    static const int64_t none[64];
+    area_t counts;
+    block_t b = {0};
+    pass_t p;
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layers[0]) || !conform_pass_open(&p, &b, 0) ||
+        !conform_area_open(&lab, &counts, "loads", DP_I64, b.layer.experts * sizeof(int64_t), 0) ||
+        !conform_area_put(&lab, &counts, none))
+        return;
+    b.loads = conform_area_memory(&counts);
+    if (conform_pass_call(&p, ROUTE) == DP_ERR_UNSUPPORTED) {
+        EXPECT(t, conform_last_error()[0] != '\0', "route refuses loads without a message");
+        conform_skip(t, "%s", conform_last_error());
+    } else {
+        double *grads;
+        int64_t *loads;
+
+        if (!conform_lab_wait(&lab, 0, "route") || !conform_pass_run(&p, FORWARD, WEIGHT))
+            return;
+        grads = conform_block_gradients(&b);
+        loads = (int64_t *)(void *)conform_area_bytes(&lab, &counts);
+        for (size_t e = 0; grads != NULL && loads != NULL && e < b.layer.experts; e++)
+            EXPECT(t, (double)loads[e] == 2 * grads[b.list[BIAS].offset + e],
+                   "two routes count %lld tokens of expert %zu, the gradient of the bias one half of %g",
+                   (long long)loads[e], e, 2 * grads[b.list[BIAS].offset + e]);
+        free(grads);
+        free(loads);
+    }
+    if (conform_failed(t) || !conform_pass_close(&p) || !conform_block_close(&b))
+        return;
+    conform_area_close(&lab, &counts);
+    conform_lab_close(&lab);
+}
+
 static void auxiliary_loss_is_optional(conform_t *t)
 {
     pass_t p, *all = &p;
@@ -913,6 +952,8 @@ static const conform_case_t cases[] = {
         "Groups are chosen by the sum of their ceil(top_k / route_limit) best experts, the lower one of equals.")},
     {CONFORM_CASE(bias_is_for_the_choice_alone, 0, "The bias decides who is chosen; weights are scores without it.")},
     {CONFORM_CASE(auxiliary_loss_is_optional, 0, "aux_loss may be NULL: gradients are the same.")},
+    {CONFORM_CASE(loads_are_the_gradient_of_the_bias, 0,
+                  "Where route counts loads, it adds the tokens of each expert, as the bias's gradient has them.")},
     {0},
 };
 

@@ -45,7 +45,8 @@ struct dp_moe_layer {
     size_t first_replica;      /* of ours, in elements from the start of the layer's parameters */
     int32_t *placement;        /* [R] of the next step */
     int32_t *device_placement; /* the same, as route reads it */
-    uint64_t revision;         /* changes of placement */
+    uint64_t revision;         /* changes of placement, and of where loads are */
+    int64_t *loads;            /* where route counts; NULL: nowhere */
 };
 
 /* What both blocks take from a call; attention's memory comes first. */
@@ -106,7 +107,8 @@ static dp_status_t call_moe(const dp_moe_layer_t *layer, moe_fn fn, const dp_seg
                                 .io = io,
                                 .aux_scale = (float)call->loss_scale,
                                 .aux_loss = call->aux_loss,
-                                .placement = layer->device_placement};
+                                .placement = layer->device_placement,
+                                .loads = layer->loads};
 
     return fn(layer->moe, &moe_io, s);
 }
@@ -585,6 +587,12 @@ dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement, 
                        "dp_moe_layer_place: the layer has no replicated experts (dp_moe_config_t.replicas)");
     DO(dp__replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out));
     return set_placement(layer, placement);
+}
+
+void dp_moe_layer_count(dp_moe_layer_t *layer, int64_t *loads)
+{
+    layer->revision++;
+    layer->loads = loads;
 }
 
 void dp_moe_layer_free(dp_moe_layer_t *layer)

@@ -6,9 +6,10 @@
 #include "plugins/common/check.h"
 #include "plugins/common/do.h"
 
-static dp_status_t check_io_structs(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io)
+static dp_status_t check_io_structs(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io,
+                                    dp_moe_io_t *taken)
 {
-    dp_status_t status = DP_TAKE(host, plugin, dp_moe_io_t, DP_MOE_IO_MIN, NULL, io);
+    dp_status_t status = DP_TAKE(host, plugin, dp_moe_io_t, DP_MOE_IO_MIN, taken, io);
 
     return status < 0 ? status : DP_TAKE(host, plugin, dp_io_t, DP_IO_MIN, NULL, io->io);
 }
@@ -18,8 +19,9 @@ dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe
 {
     const dp_io_t *io = moe_io->io;
     const char *missing;
+    dp_moe_io_t taken;
 
-    DO(check_io_structs(host, plugin, moe_io));
+    DO(check_io_structs(host, plugin, moe_io, &taken));
     missing = io->params == NULL                               ? "params"
               : io->saved == NULL                              ? "saved"
               : io->work == NULL && !(need & MOE_NEED_NO_WORK) ? "work"
@@ -29,9 +31,12 @@ dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe
               : io->dy == NULL && (need & MOE_NEED_DY)         ? "dy"
               : io->grads == NULL && (need & MOE_NEED_GRADS)   ? "grads"
                                                                : NULL;
-    if (missing == NULL)
+    if (missing != NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: %s needs io.%s, which is NULL", plugin, call, missing);
+    if ((need & MOE_NEED_X) == 0 || (need & MOE_TAKES_LOADS) != 0 || taken.loads == NULL)
         return DP_OK;
-    return DP_FAIL(host, DP_ERR_INVALID, "%s: %s needs io.%s, which is NULL", plugin, call, missing);
+    return DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s: %s does not count the tokens of experts: leave loads NULL", plugin,
+                   call);
 }
 
 dp_status_t moe_dims_of(const dp_host_t *host, const char *plugin, const dp_io_t *io, const moe_dims_t *announced,

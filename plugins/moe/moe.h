@@ -53,7 +53,14 @@ dp_status_t moe_check_comm(const dp_host_t *host, const char *plugin, const dp_m
 dp_status_t moe_open_links(const moe_dims_t *n, const dp_moe_config_t *config, moe_link_t *out, moe_link_t *back);
 
 /* io.c: pointers of dp_io_t that a call needs besides params, saved, work and scratch. */
-enum { MOE_NEED_X = 1, MOE_NEED_Y = 2, MOE_NEED_DY = 4, MOE_NEED_GRADS = 8, MOE_NEED_NO_WORK = 16 };
+enum {
+    MOE_NEED_X = 1,
+    MOE_NEED_Y = 2,
+    MOE_NEED_DY = 4,
+    MOE_NEED_GRADS = 8,
+    MOE_NEED_NO_WORK = 16,
+    MOE_TAKES_LOADS = 32
+};
 dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io, const char *call,
                          unsigned need);
 /* Sizes of this micro-batch, which may be shorter than what was announced. */

@@ -39,6 +39,7 @@ static dp_status_t begin_call(const dp_moe_t *moe, const dp_moe_io_t *io, const 
         .y = io->io->y,
         .dx = io->io->dx,
         .aux_loss = io->aux_loss,
+        .loads = DP_HAS(io, dp_moe_io_t, loads) ? io->loads : NULL,
         .aux_scale = io->aux_scale,
         .placement = moe->n.replicated ? io->placement : NULL,
         .microbatch = io->io->microbatch,
@@ -153,7 +154,7 @@ static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *
 {
     moe_task_t t;
 
-    DO(begin_call(moe, io, "route", MOE_NEED_X, &t));
+    DO(begin_call(moe, io, "route", MOE_NEED_X | MOE_TAKES_LOADS, &t));
     DO(moe_check_placement(moe->host, rules.plugin, io, &moe->n));
     return launch_task(moe, moe->kernels->route, &t, s);
 }

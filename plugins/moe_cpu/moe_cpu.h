@@ -62,6 +62,7 @@ typedef struct moe_task {
     const void *x, *dy;
     void *y, *dx;
     double *aux_loss;
+    int64_t *loads;
     double aux_scale;
     const int32_t *placement; /* [P] where experts are replicated */
     int32_t microbatch;

@@ -290,6 +290,7 @@ static const struct pin {
     MEMBER(dp_moe_io_t, aux_scale),
     MEMBER(dp_moe_io_t, aux_loss),
     MEMBER(dp_moe_io_t, placement),
+    MEMBER(dp_moe_io_t, loads),
     TYPE(dp_moe_vt_t),
     MEMBER(dp_moe_vt_t, struct_size),
     MEMBER(dp_moe_vt_t, caps),

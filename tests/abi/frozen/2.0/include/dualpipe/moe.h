@@ -117,6 +117,10 @@ typedef struct dp_moe_io {
      * ranks of the group. It is read when the stream gets there, and by no later call of the
      * micro-batch */
     const int32_t *placement;
+    /* route adds 1 to loads[e] for each token that chose expert e, in the order of its stream: [E]
+     * of the whole layer, replicas or not, in device memory. NULL: not wanted. DP_ERR_UNSUPPORTED
+     * from route: the plugin does not count */
+    int64_t *loads;
 } dp_moe_io_t;
 #define DP_MOE_IO_MIN DP_SIZE_TO(dp_moe_io_t, placement)
 

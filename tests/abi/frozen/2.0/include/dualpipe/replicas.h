@@ -58,6 +58,14 @@ DP_API DP_CHECKED dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const in
                                                  const dp_replica_memory_t *memories, int32_t count,
                                                  uint64_t *sent_out);
 
+/** From the next step on the forwards of a layer add the tokens that chose each expert to loads
+ *  [experts], memory of the device that the layer's rank computes on: what eplb.h plans with where
+ *  steps have no gradients. The caller zeroes it, sums it over the expert group and over the copies
+ *  of the stage, and keeps it until the pipeline is closed or loads is NULL, which ends it. Not in
+ *  the middle of a step. A MoE plugin that cannot count refuses the step, DP_ERR_UNSUPPORTED.
+ *  [main] */
+DP_API void dp_moe_layer_count(dp_moe_layer_t *layer, int64_t *loads);
+
 /**
  * A layer of instances that the trainer has opened itself: one of attention and one of MoE, which
  * serve all layers of a rank. *part_out (struct_size set by the caller) points into *layer_out,
