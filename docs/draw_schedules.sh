@@ -94,6 +94,12 @@ for drawn in "pairs --lanes" "planned --overlap planned"; do
     "$dualpipe" simulate --method dualpipev --ranks 2 --microbatches 4 --cost $layer ${drawn#* } --format png \
         --output "$folder/schedules/${drawn%% *}.png"
 done
+# Two micro-batches of a server beside each other, for README.md and inference.md.
+for drawn in "prefill attention.F=4,shared.F=3,mlp.F=4,dispatch.F=4,combine.F=6" \
+    "decode project.F=3,attention.F=5,shared.F=3,mlp.F=5,dispatch.F=6,combine.F=5"; do
+    "$dualpipe" simulate --method 1f1b --ranks 1 --microbatches 4 --inference "${drawn%% *}" --cost "${drawn#* },LAYERS=2" --format png \
+        --output "$folder/schedules/${drawn%% *}.png"
+done
 cat <<'END'
 
 ## Layers on stages

@@ -218,6 +218,16 @@ sed 's/[+]a/a/' planned.tsv >mutant.tsv
 expect 20 simulate mutant.tsv $serving --lanes
 require err 'one letter for every segment'
 expect 2 simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill $serving --overlap none
+# A picture of them has a box for each segment, half of them in a second colour; one of training has none of it.
+if [ -s picture.svg ]; then
+    boxes() { # FILE: how many are filled with the second colour
+        grep -c 'path.*fill:rgb(67%,81%,97%)\|path.*fill="rgb(67%, 81%, 97%)"' "$1" || :
+    }
+    expect 0 simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill $serving --format svg --output served.svg
+    [ "$(boxes served.svg)" -eq $((8 * 4 / 2 * 6 + 1)) ] || fail "$(boxes served.svg) boxes have the second colour"
+    expect 0 simulate --method 1f1b --ranks 1 --microbatches 8 $serving --forward-only --lanes --format svg --output alone.svg
+    [ "$(boxes alone.svg)" -eq 0 ] || fail "micro-batches one by one have two colours"
+fi
 
 # What backwards compute once more: of segments it has a price, and the memory it takes is counted.
 expect 0 simulate --method dualpipe $sizes --cost $layer --lanes --recompute full

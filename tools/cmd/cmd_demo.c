@@ -204,8 +204,9 @@ static dp_status_t draw_method(const demo_t *demo, const demo_result_t *result, 
     const dp_schedule_t *schedule = result->schedule;
     char title[128], subtitle[128];
     dp_timeline_t *operations = NULL;
-    dp_status_t status = demo_operations(result, &operations);
-    draw_timeline_t picture = {.timeline = operations,
+    bool serves = demo->args->inference != 0;
+    dp_status_t status = serves ? DP_OK : demo_operations(result, &operations);
+    draw_timeline_t picture = {.timeline = serves ? result->timeline : operations,
                                .title = title,
                                .subtitle = subtitle,
                                .unit = "in units of the costs",
@@ -215,8 +216,8 @@ static dp_status_t draw_method(const demo_t *demo, const demo_result_t *result, 
                                .chunks = schedule->chunks,
                                .placement = schedule->placement};
 
-    snprintf(title, sizeof(title), "%s, executed: %d ranks, %d micro-batches", schedule->method, schedule->ranks,
-             schedule->microbatches);
+    snprintf(title, sizeof(title), "%s, executed: %d rank%s, %d micro-batches", schedule->method, schedule->ranks,
+             schedule->ranks == 1 ? "" : "s", schedule->microbatches);
     snprintf(subtitle, sizeof(subtitle), "step %.1f ms measured, %.1f ms simulated; segments sleep their cost",
              result->measured.step * demo->unit_ns / 1e6, result->simulated.step * demo->unit_ns / 1e6);
     if (status >= 0)

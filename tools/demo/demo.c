@@ -185,28 +185,6 @@ static dp_status_t add_box(dp_timeline_t *timeline, int32_t rank, window_t w, in
     return dp_timeline_add(timeline, rank, &span);
 }
 
-/* Forwards that run at once share the box out evenly. */
-static dp_status_t add_braid(const demo_result_t *run, int32_t rank, const dp_braid_t *braid, dp_timeline_t *timeline)
-{
-    int64_t n, share;
-    const dp_span_t *spans = dp_timeline_spans(run->timeline, rank, &n);
-    window_t w = {INT64_MAX, 0};
-    dp_status_t status = DP_OK;
-
-    for (int32_t i = 0; i < braid->npasses; i++)
-        widen(spans, n, braid->passes[i].chunk,
-              number_in_step(run->schedule, braid->passes[i].chunk, braid->passes[i].microbatch), DP_OP_F, &w);
-    share = (w.end - w.start) / braid->npasses;
-    for (int32_t i = 0; i < braid->npasses && status >= 0 && w.start < w.end; i++) {
-        const window_t part = {w.start + i * share, w.start + (i + 1) * share};
-
-        status =
-            add_box(timeline, rank, part, braid->passes[i].chunk,
-                    number_in_step(run->schedule, braid->passes[i].chunk, braid->passes[i].microbatch), DP_OP_F, true);
-    }
-    return status;
-}
-
 static dp_status_t add_operation(const demo_result_t *run, int32_t rank, const dp_op_t *op, dp_timeline_t *timeline)
 {
     int64_t n;
@@ -215,8 +193,6 @@ static dp_status_t add_operation(const demo_result_t *run, int32_t rank, const d
     window_t w = {INT64_MAX, 0}, behind;
     dp_status_t status;
 
-    if (op->kind == DP_OP_BRAID)
-        return add_braid(run, rank, &run->schedule->braids[op->microbatch], timeline);
     number = number_in_step(run->schedule, op->chunk, op->microbatch);
     widen(spans, n, op->chunk, number, op->kind == DP_OP_FB ? DP_OP_F : op->kind == DP_OP_B ? -1 : op->kind, &w);
     if (op->kind != DP_OP_FB)
@@ -235,8 +211,7 @@ static dp_status_t add_operation(const demo_result_t *run, int32_t rank, const d
 dp_status_t demo_operations(const demo_result_t *run, dp_timeline_t **timeline_out)
 {
     const dp_schedule_t *schedule = run->schedule;
-    int64_t most = 3 * (int64_t)schedule->chunks * dp_schedule_path_microbatches(schedule, 0);
-    dp_status_t status = dp_timeline_create(schedule->ranks, most, timeline_out);
+    dp_status_t status = dp_timeline_create(schedule->ranks, 2 * schedule->first[schedule->ranks] + 1, timeline_out);
 
     for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
         for (int64_t k = schedule->first[r]; k < schedule->first[r + 1] && status >= 0; k++)

@@ -13,9 +13,12 @@
 #define LANES_HEIGHT  48.0 /* of a row with lanes: names, computation, all-to-all */
 #define NAMES_HEIGHT  0.26 /* of that */
 #define STRIP_HEIGHT  0.30
-#define LANES_BOX     3.0 /* least width of most boxes there: they have no numbers */
+#define LANES_BOX     3.0    /* least width of most boxes there: they have no numbers */
+#define NAMED_BOX     30.0   /* the same on average of forwards alone, whose boxes have names, */
+#define NAMED_PLOT    3000.0 /* where the plot is no wider than this */
 #define ROW_GAP       4.0
 #define NUMBER_SIZE   10.0
+#define NAME_SIZE     8.5
 #define SHORTEST_PLOT 760.0
 #define LONGEST_PLOT  14000.0
 #define TALLEST_ROWS  30000.0
@@ -44,6 +47,7 @@ typedef struct cell {
     int64_t start, end;
     int32_t microbatch;
     int16_t chunk;
+    uint16_t name;
     uint8_t kind;
     uint8_t pair;
     bool strip; /* all-to-all, at the foot of the row */
@@ -71,6 +75,7 @@ typedef struct page {
     int64_t start, end; /* window */
     int64_t ncells;
     bool has_kind[KINDS], has_pair, has_strip;
+    bool serves; /* forwards alone beside each other: by micro-batch in two colours, with names */
     double plot_width, row_height, row_pitch, width, height;
 } page_t;
 
@@ -113,6 +118,7 @@ static cell_t cell_of(const draw_timeline_t *picture, const dp_span_t *span)
         .end = span->end_ns,
         .microbatch = span->microbatch < 0 ? -1 : span->microbatch + (span->chunk == 1 ? picture->second_direction : 0),
         .chunk = span->chunk,
+        .name = span->name,
         .kind = (uint8_t)kind_of(span),
         .pair = span->pair,
         .strip = span->lane == DP_LANE_ALL_TO_ALL};
@@ -232,6 +238,8 @@ static dp_status_t gather_spans(page_t *page)
     if (status == DP_OK && page->ncells == 0)
         return dp_fail(DP_ERR_INVALID, "drawing: there is no operation in the rows and step asked for");
     measure_idle(page);
+    page->serves = page->has_strip && page->has_pair && !page->has_kind[KIND_B] && !page->has_kind[KIND_I] &&
+                   !page->has_kind[KIND_W];
     return status;
 }
 
@@ -292,6 +300,8 @@ static void lay_out(page_t *page)
             top_mb = page->rows[r].cells[i].microbatch > top_mb ? page->rows[r].cells[i].microbatch : top_mb;
     page->plot_width = window / (double)(cell > 0 ? cell : 1) *
                        (page->has_strip ? LANES_BOX : digits_of(top_mb) * NUMBER_SIZE * 0.64 + 6.0);
+    if (page->serves)
+        page->plot_width = fmin((double)page->ncells / picture->nranks * NAMED_BOX, NAMED_PLOT);
     page->plot_width = fmin(fmax(page->plot_width, SHORTEST_PLOT), LONGEST_PLOT);
     page->row_height = fmin(page->has_strip ? LANES_HEIGHT : ROW_HEIGHT, TALLEST_ROWS / picture->nranks * 0.86);
     page->row_pitch = page->row_height + fmin(ROW_GAP, ROW_GAP * page->row_height / ROW_HEIGHT);
@@ -354,20 +364,24 @@ static void draw_cell(const page_t *page, cairo_t *cr, double y, const cell_t *c
 {
     static const draw_color_t edge = {0.35, 0.35, 0.38};
     double x = time_x(page, cell->start), width = time_x(page, cell->end) - x, top, height;
-    draw_color_t color = color_of(page->picture, cell->kind, cell->chunk);
+    bool odd = page->serves && cell->microbatch % 2 == 1;
+    draw_color_t color = color_of(page->picture, odd ? KIND_W : cell->kind, cell->chunk);
     char number[16];
+    const char *text = number;
 
     lane_of(page, cell->strip, y, &top, &height);
     draw_fill_rect(cr, x, top, width, height, color);
     if (width >= 3.0 && height >= 6.0)
         draw_frame_rect(cr, x, top, width, height, page->has_strip ? 0.3 : 0.5, edge);
-    if (cell->microbatch < 0 || page->has_strip || height < NUMBER_SIZE)
+    if (cell->microbatch < 0 || (page->has_strip && !page->serves) || height < NUMBER_SIZE)
         return;
     snprintf(number, sizeof(number), "%d", cell->microbatch);
-    if (draw_text_width(cr, number) > width - 1.0)
+    if (page->serves)
+        text = dp_timeline_name_text(page->picture->timeline, cell->name);
+    if (draw_text_width(cr, text) > width - 1.0)
         return;
     draw_set_color(cr, ink_on(color));
-    draw_text(cr, x + width / 2.0, top + height / 2.0, 0.5, number);
+    draw_text(cr, x + width / 2.0, top + height / 2.0, 0.5, text);
 }
 
 /* "F0.3|B1.5", chunk and micro-batch, or "F3|B5" where the number says which; as much of it as
@@ -445,14 +459,15 @@ static void draw_groups(const page_t *page, cairo_t *cr, const row_t *row, doubl
 
 static void draw_rows(const page_t *page, cairo_t *cr)
 {
-    draw_font(cr, NUMBER_SIZE, false);
     for (int32_t r = 0; r < page->picture->nranks; r++) {
         double y = r * page->row_pitch;
 
         if (page->row_height >= 4.0)
             draw_frame_rect(cr, 0.0, y, page->plot_width, page->row_height, 0.6, draw_light_grey);
+        draw_font(cr, page->serves ? NAME_SIZE : NUMBER_SIZE, false);
         for (int64_t i = 0; i < page->rows[r].count; i++)
             draw_cell(page, cr, y, &page->rows[r].cells[i]);
+        draw_font(cr, NUMBER_SIZE, false);
         draw_groups(page, cr, &page->rows[r], y);
     }
 }
@@ -591,7 +606,9 @@ static void draw_legend(const page_t *page, cairo_t *cr, double y)
     for (int kind = 0; kind <= KINDS + 1; kind++) {
         double before = 14.0 * (page->picture->chunks < 4 ? page->picture->chunks : 4) + 6.0, width;
 
-        if (kind < KINDS)
+        if (kind < KINDS && page->serves)
+            snprintf(text, sizeof(text), "%s micro-batches", kind == KIND_F ? "even" : "odd");
+        else if (kind < KINDS)
             snprintf(text, sizeof(text), "%s", kind_names[kind]);
         else if (kind == KINDS)
             snprintf(text, sizeof(text),
@@ -599,8 +616,8 @@ static void draw_legend(const page_t *page, cairo_t *cr, double y)
                                      : "overlapped forward and backward");
         else
             shade_text(page->picture, text, sizeof(text));
-        if ((kind < KINDS && !page->has_kind[kind]) || (kind == KINDS && !page->has_pair) || text[0] == 0 ||
-            (kind > KINDS && page->picture->chunks < 2))
+        if ((kind < KINDS && !page->has_kind[kind] && !(page->serves && kind == KIND_W)) ||
+            (kind == KINDS && !page->has_pair) || text[0] == 0 || (kind > KINDS && page->picture->chunks < 2))
             continue;
         width = before + draw_text_width(cr, text);
         if (x > plot_x() && x + width > right) {

@@ -7,7 +7,8 @@
  * overlapped pairs framed in one box; micro-batch numbers; the second direction, leg or chunk in
  * darker shades; idle white. Where there are all-to-all spans, a row has lanes: above, what
  * computes, below, what is dispatched and combined meanwhile; a frame goes around what runs beside
- * each other, pairs and braids, in both lanes, and is named by its passes. */
+ * each other, pairs and braids, in both lanes, and is named by its passes. Forwards alone that run
+ * beside each other are named segments there, of even micro-batches orange, of odd ones blue. */
 #ifndef DP_TOOLS_DRAW_TIMELINE_H
 #define DP_TOOLS_DRAW_TIMELINE_H
 
