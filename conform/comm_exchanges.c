@@ -24,6 +24,17 @@
                conform_last_error());                                                                                  \
     } while (0)
 
+/* The same for one that can be posted. */
+#define OPEN_POSTED(t, rig, id, row_bytes, slots, x)                                                                   \
+    do {                                                                                                               \
+        OPEN_EXCHANGE(t, rig, id, row_bytes, slots, x);                                                                \
+        if (!DP_HAS((rig).vt, dp_comm_vt_t, exchange_post)) {                                                          \
+            conform_skip(t, "the backend posts no exchanges");                                                         \
+            conform_rig_close(&(rig));                                                                                 \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
 static void exchanges_bring_every_row(conform_t *t)
 {
     enum { ROUNDS = 24 };
@@ -300,6 +311,123 @@ static void mistakes_with_exchanges_are_refused(conform_t *t)
     conform_rig_close(&rig);
 }
 
+/* ---- posted ---- */
+
+/* Two of each exchange are under way, among those of the other exchange. */
+static void posted_exchanges_bring_every_row(conform_t *t)
+{
+    enum { ROUNDS = 24, SLOTS = 2 };
+    static const size_t row_bytes[] = {16, 1040};
+    rows_t out[2][SLOTS], in[2][SLOTS], whole;
+    dp_exchange_t *xs[2];
+    dp_stream_t *s;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "posted", 0) || !conform_rows_open(&rig, row_bytes[0], &whole))
+        return;
+    s = rig.streams[DP_LANE_COMPUTE];
+    for (uint32_t i = 0; i < 2; i++) {
+        OPEN_POSTED(t, rig, i, row_bytes[i], SLOTS, &xs[i]);
+        for (int slot = 0; slot < SLOTS; slot++)
+            if (!conform_rows_open(&rig, row_bytes[i], &out[i][slot]))
+                return;
+    }
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    for (uint32_t number = 0; number <= ROUNDS; number++)
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t before = number - 1;
+
+            if (number < ROUNDS)
+                EXPECT_OK(t,
+                          conform_post_rows(&rig, xs[i], &out[i][number % SLOTS], number, s, &in[i][number % SLOTS]));
+            if (number == 0)
+                continue;
+            EXPECT_OK(t, rig.vt->exchange_wait(xs[i], before, s));
+            EXPECT_OK(t, conform_look_at_rows(&rig, &in[i][before % SLOTS], s));
+            EXPECT_OK(t, rig.vt->exchange_release(xs[i], before, s));
+        }
+    EXPECT_OK(t, conform_exchange_rows(&rig, xs[0], &whole, ROUNDS, s, &in[0][0]));
+    EXPECT_OK(t, conform_look_at_rows(&rig, &in[0][0], s));
+    EXPECT_OK(t, rig.vt->exchange_release(xs[0], ROUNDS, s));
+    EXPECT_OK(t, conform_synchronize_all(&rig));
+    EXPECT_RIGHT(t, rig, "posted exchanges");
+    conform_rig_close(&rig);
+}
+
+/* Rank 0 posts before all others, and waits behind them. */
+static void a_post_waits_for_no_peer(conform_t *t)
+{
+    dp_exchange_t *x;
+    dp_stream_t *s;
+    rows_t out, in;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "early", 0) || !conform_rows_open(&rig, 64, &out))
+        return;
+    s = rig.streams[DP_LANE_COMPUTE];
+    OPEN_POSTED(t, rig, 1, 64, 2, &x);
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    for (int32_t turn = 0; turn < 2; turn++) {
+        if (turn == (t->rank == 0 ? 0 : 1))
+            EXPECT_OK(t, conform_post_rows(&rig, x, &out, 0, s, &in));
+        if (turn == 1 && t->rank > 0)
+            EXPECT_OK(t, rig.vt->exchange_wait(x, 0, s));
+        /* without ONE_SIDED rows may need their rank to wait as well */
+        if (turn == 0 || (t->rank > 0 && !rig.matched))
+            EXPECT_OK(t, conform_synchronize_all(&rig));
+        EXPECT(t, conform_meet(t), "another rank failed");
+    }
+    if (t->rank == 0)
+        EXPECT_OK(t, rig.vt->exchange_wait(x, 0, s));
+    EXPECT_OK(t, conform_look_at_rows(&rig, &in, s));
+    EXPECT_OK(t, rig.vt->exchange_release(x, 0, s));
+    EXPECT_OK(t, conform_synchronize_all(&rig));
+    EXPECT_RIGHT(t, rig, "an exchange that one rank posted early and awaited late");
+    conform_rig_close(&rig);
+}
+
+static void mistakes_with_posts_are_refused(conform_t *t)
+{
+    enum { SLOTS = 2 };
+    rows_t out[SLOTS], in;
+    dp_exchange_t *x;
+    dp_stream_t *s;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "misposted", 0) || !conform_rows_open(&rig, 16, &out[0]) ||
+        !conform_rows_open(&rig, 16, &out[1]))
+        return;
+    s = rig.streams[DP_LANE_COMPUTE];
+    OPEN_POSTED(t, rig, 2, 16, SLOTS, &x);
+#define REFUSED(call, what) EXPECT_STATUS(t, call, DP_ERR_INVALID, what)
+#define POST(number)        conform_post_rows(&rig, x, &out[(number) % SLOTS], number, s, &in)
+    REFUSED(POST(0), "a post before start");
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    REFUSED(rig.vt->exchange_wait(x, 0, s), "a wait before the post");
+    REFUSED(POST(1), "a first post with number 1");
+    EXPECT_OK(t, POST(0));
+    REFUSED(POST(0), "a second post with the same number");
+    REFUSED(rig.vt->exchange_wait(x, 1, s), "a wait for another number");
+    REFUSED(rig.vt->exchange_release(x, 0, s), "a release before the wait");
+    REFUSED(conform_exchange_rows(&rig, x, &out[1], 1, s, &in), "an exchange with a post that was not awaited");
+    EXPECT_OK(t, POST(1));
+    REFUSED(rig.vt->exchange_wait(x, 1, s), "a wait for the later of two posts");
+    EXPECT_OK(t, rig.vt->exchange_wait(x, 0, s));
+    REFUSED(rig.vt->exchange_wait(x, 0, s), "a second wait");
+    REFUSED(POST(2), "one more post than there are slots");
+    EXPECT_OK(t, rig.vt->exchange_wait(x, 1, s));
+    REFUSED(rig.vt->exchange_release(x, 1, s), "a release of exchange 1 before that of 0");
+    for (uint32_t i = 0; i < SLOTS; i++)
+        EXPECT_OK(t, rig.vt->exchange_release(x, i, s));
+    EXPECT_OK(t, POST(2));
+    EXPECT_OK(t, rig.vt->exchange_wait(x, 2, s));
+    EXPECT_OK(t, rig.vt->exchange_release(x, 2, s));
+#undef REFUSED
+#undef POST
+    EXPECT_OK(t, conform_synchronize_all(&rig));
+    conform_rig_close(&rig);
+}
+
 const conform_case_t conform_comm_exchanges[] = {
     {CONFORM_CASE(exchanges_bring_every_row, 4,
                   "Every rank gets the rows and counts that each rank put into an exchange, no rows included."),
@@ -317,5 +445,14 @@ const conform_case_t conform_comm_exchanges[] = {
                   "More rows than the capacity are DP_ERR_OVERFLOW on the stream, with the label of the exchange.")},
     {CONFORM_CASE(mistakes_with_exchanges_are_refused, 2,
                   "Senseless configs, wrong numbers, calls before start: DP_ERR_INVALID.")},
+    {CONFORM_CASE(posted_exchanges_bring_every_row, 3,
+                  "With exchange_post, if the backend has it, rows and counts are there behind the wait, with others "
+                  "posted in between, no rows included."),
+     .flags = CONFORM_ALL_SIZES},
+    {CONFORM_CASE(a_post_waits_for_no_peer, 3,
+                  "A post ends before the peers make theirs; with ONE_SIDED their waits end before ours.")},
+    {CONFORM_CASE(mistakes_with_posts_are_refused, 2,
+                  "A wait before its post, a release before its wait, wrong numbers, more posts than slots: "
+                  "DP_ERR_INVALID.")},
     {0},
 };

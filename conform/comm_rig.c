@@ -679,8 +679,12 @@ bool conform_rows_open(rig_t *rig, size_t row_bytes, rows_t *rows)
     return rows->rows != NULL && rows->offsets != NULL && rows->counts != NULL;
 }
 
-dp_status_t conform_exchange_rows(rig_t *rig, dp_exchange_t *x, rows_t *out, uint32_t number, dp_stream_t *s,
-                                  rows_t *in)
+typedef dp_status_t (*exchange_fn)(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,
+                                   const int32_t *counts, const void **rows_out, const int32_t **counts_out,
+                                   dp_stream_t *s);
+
+static dp_status_t bring_rows(rig_t *rig, exchange_fn exchange, dp_exchange_t *x, rows_t *out, uint32_t number,
+                              dp_stream_t *s, rows_t *in)
 {
     const int32_t *counts;
     const void *rows;
@@ -688,9 +692,20 @@ dp_status_t conform_exchange_rows(rig_t *rig, dp_exchange_t *x, rows_t *out, uin
     out->number = number;
     DO(conform_nap_now_and_then(rig, s));
     DO(make_rows_on(rig, s, out));
-    DO(rig->vt->exchange(x, number, out->rows, out->offsets, out->counts, &rows, &counts, s));
+    DO(exchange(x, number, out->rows, out->offsets, out->counts, &rows, &counts, s));
     *in = *out;
     in->rows = (unsigned char *)rows;
     in->counts = (int32_t *)counts;
     return DP_OK;
+}
+
+dp_status_t conform_exchange_rows(rig_t *rig, dp_exchange_t *x, rows_t *out, uint32_t number, dp_stream_t *s,
+                                  rows_t *in)
+{
+    return bring_rows(rig, rig->vt->exchange, x, out, number, s, in);
+}
+
+dp_status_t conform_post_rows(rig_t *rig, dp_exchange_t *x, rows_t *out, uint32_t number, dp_stream_t *s, rows_t *in)
+{
+    return bring_rows(rig, rig->vt->exchange_post, x, out, number, s, in);
 }

@@ -131,6 +131,8 @@ bool conform_rows_open(rig_t *rig, size_t row_bytes, rows_t *rows);
  * stream. */
 dp_status_t conform_exchange_rows(rig_t *rig, dp_exchange_t *x, rows_t *out, uint32_t number, dp_stream_t *s,
                                   rows_t *in);
+/* The same, posted: they arrive when it was awaited, and `out` is theirs until then. */
+dp_status_t conform_post_rows(rig_t *rig, dp_exchange_t *x, rows_t *out, uint32_t number, dp_stream_t *s, rows_t *in);
 dp_status_t conform_look_at_rows(rig_t *rig, const rows_t *in, dp_stream_t *s);
 
 /* The tables of cases, in the files comm_<name>.c; each ends with name NULL. */

@@ -39,7 +39,7 @@
  *     a reduction, the same calls on several instances of one process. None of these may wait for
  *     the other or share staging with it.
  *   - All ranks of a group enqueue their exchanges in the same order, and their reductions in the
- *     same order.
+ *     same order. Of a posted exchange that is the order of the posts.
  *
  * Bundles (backends without ONE_SIDED). A bundle goes to one peer or comes from one, never both. It
  * is on one stream and has at most one message of each channel. Brackets do not nest, and only
@@ -89,6 +89,8 @@
  * process when a peer dies), need ranks that are processes, or need its own launcher. The plugin's
  * README then says so, and open refuses what cannot work with DP_ERR_UNSUPPORTED and a sentence.
  * Constructors of libraries must leave signal handlers alone: docs/plugin-abi.md, "Runtimes".
+ *
+ * Since 0.2: dp_comm_vt_t.exchange_post, .exchange_wait.
  *
  * Source of the transport contract: docs/architecture.md, "Why nothing deadlocks". */
 #ifndef DUALPIPE_COMM_H
@@ -268,6 +270,30 @@ struct dp_comm_vt {
      *  (dp_plugin_t) when a pipeline's comm is "auto", before anything is open. Optional; NULL: on
      *  any device. [any] */
     int (*serves)(const dp_device_vt_t *device_vt);
+
+    /* An exchange in two calls, which needs no lane: other work, exchanges included, may lie on s
+     * between them. Both are optional, both or none; NULL by default. `exchange` does the same as a
+     * post and its wait, and its numbers are those of posts.
+     *
+     * Nothing waits for ever. A post waits, on the stream, for slots at the receivers, and never
+     * for their posts. The releases that give these slots are enqueued before this post, on every
+     * rank. A wait is for the same post of the others. So take posts in the order that all ranks
+     * enqueue them in: each completes when those before it have, and so do their waits. With
+     * ONE_SIDED the rows leave while their rank computes. Without it they may need a wait of the
+     * backend on both ranks, and what lies on s behind the post must end without them. */
+
+    /** Puts the rows under way: arguments as of exchange. *rows_out and *counts_out say where rows
+     *  and counts will be. The host keeps offsets and counts until later work on s runs, rows until
+     *  later work behind the wait does. DP_ERR_INVALID: config.slots are posted and their releases
+     *  not enqueued; on one stream it would wait for what is behind it. [enqueue s] [collective] */
+    dp_status_t (*exchange_post)(dp_exchange_t *exchange, uint32_t number, const void *send,
+                                 const int32_t *send_offsets, const int32_t *send_counts, const void **rows_out,
+                                 const int32_t **counts_out, dp_stream_t *s);
+    /** Later work on s sees rows and counts of exchange `number`. Posts are awaited in their order,
+     *  each before its release, on streams that events order behind the post. DP_ERR_INVALID: it is
+     *  not the oldest post that was not awaited; also a release before the wait, and an `exchange`
+     *  with a post not awaited. [enqueue s] */
+    dp_status_t (*exchange_wait)(dp_exchange_t *exchange, uint32_t number, dp_stream_t *s);
 };
 #define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, serves)
 

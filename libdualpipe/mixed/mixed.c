@@ -352,9 +352,18 @@ static dp_status_t open_joined(const dp_host_t *host, const dp_comm_config_t *gi
     return open_pair(pair->near, pair->far, host, &config, comm_out);
 }
 
+/* Rows are posted over both where both move them while their rank waits in the other. */
+static bool both_post(const pair_t *pair)
+{
+    return (pair->near->caps & pair->far->caps & DP_COMM_CAP_ONE_SIDED) != 0 &&
+           DP_HAS(pair->near, dp_comm_vt_t, exchange_post) && DP_HAS(pair->far, dp_comm_vt_t, exchange_post);
+}
+
 /* No step is captured: the blocks of all reductions before it decide which slots it uses. */
 static void fill_table(pair_t *pair)
 {
+    const bool posts = both_post(pair);
+
     pair->table = (dp_comm_vt_t){
         .struct_size = sizeof(dp_comm_vt_t),
         .caps = DP_COMM_CAP_HOSTS |
@@ -373,6 +382,8 @@ static void fill_table(pair_t *pair)
         .exchange_release = dp__mixed_exchange_release,
         .all_reduce = dp__mixed_all_reduce,
         .memory_bytes = count_memory,
+        .exchange_post = posts ? dp__mixed_exchange_post : NULL,
+        .exchange_wait = posts ? dp__mixed_exchange_wait : NULL,
     };
 }
 

@@ -73,6 +73,10 @@ dp_exchange_t *dp__mixed_exchange_next(dp_exchange_t *x);
 dp_status_t dp__mixed_exchange(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                                const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                                dp_stream_t *s);
+dp_status_t dp__mixed_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                                    const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                                    dp_stream_t *s);
+dp_status_t dp__mixed_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 dp_status_t dp__mixed_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 #endif

@@ -14,24 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-struct dp_exchange {
-    dp_exchange_t *next;
-    dp_comm_t *comm;
-    dp__mixed_part_t *alone; /* all rows are its; else both have an exchange */
-    dp_exchange_t *near, *far;
-    char label[DP__MIXED_LABEL];
-    size_t row_bytes, block; /* of the rows of one rank */
-    uint32_t slots;
-    uint32_t opened_in;       /* the start that connects it */
-    uint64_t count, returned; /* exchanges and releases enqueued */
-    dp_signal_t released;     /* on a stream */
-    char *rows;               /* [slots][nranks][block], of the device */
-    /* [slots][nranks], of the device as what follows: what came */
-    int32_t *counts;
-    /* what we send: [near_n], [near_n], [nranks] */
-    int32_t *near_counts, *near_offsets, *far_counts;
-};
-
 /* What a stream gets to do. */
 typedef struct job {
     dp_exchange_t *x;
@@ -40,6 +22,25 @@ typedef struct job {
     const int32_t *near_came, *far_came;
     uint32_t number, slot;
 } job_t;
+
+struct dp_exchange {
+    dp_exchange_t *next;
+    dp_comm_t *comm;
+    dp__mixed_part_t *alone; /* all rows are its; else both have an exchange */
+    dp_exchange_t *near, *far;
+    char label[DP__MIXED_LABEL];
+    size_t row_bytes, block; /* of the rows of one rank */
+    uint32_t slots;
+    uint32_t opened_in;                /* the start that connects it */
+    uint64_t count, awaited, returned; /* exchanges, their ends and releases enqueued */
+    dp_signal_t released;              /* on a stream */
+    char *rows;                        /* [slots][nranks][block], of the device */
+    /* [slots][nranks], of the device as what follows: what came */
+    int32_t *counts;
+    /* what we send: [near_n], [near_n], [nranks] */
+    int32_t *near_counts, *near_offsets, *far_counts;
+    job_t *jobs; /* [slots] of exchanges under way, of the host */
+};
 
 static dp_status_t allocate_memory(dp_exchange_t *x, size_t bytes, void **memory_out)
 {
@@ -62,6 +63,10 @@ static dp_status_t allocate_all(dp_exchange_t *x)
     x->near_counts = x->counts + x->slots * n;
     x->near_offsets = x->near_counts + near;
     x->far_counts = x->near_offsets + near;
+    x->jobs = x->comm->host->allocate(x->comm->host, x->slots * sizeof(*x->jobs), 64);
+    if (x->jobs == NULL)
+        return DP_FAIL(x->comm->host, DP_ERR_NOMEM, "exchange \"%s\": no memory for its %u slots", x->label, x->slots);
+    x->comm->own_bytes += x->slots * sizeof(*x->jobs);
     return DP_OK;
 }
 
@@ -73,6 +78,8 @@ void dp__mixed_exchange_free(dp_exchange_t *x)
         comm->device_vt->release(comm->device, x->rows);
     if (x->counts != NULL)
         comm->device_vt->release(comm->device, x->counts);
+    if (x->jobs != NULL)
+        comm->host->release(comm->host, x->jobs);
     comm->host->release(comm->host, x);
 }
 
@@ -194,36 +201,96 @@ static dp_status_t run_joined_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-dp_status_t dp__mixed_exchange(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                               const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
-                               dp_stream_t *s)
+static dp_status_t check_next(const dp_exchange_t *x, uint32_t number)
 {
-    dp_comm_t *comm = x->comm;
-    job_t job = {.x = x, .offsets = send_offsets, .counts = send_counts, .number = number};
-    const void *near_rows, *far_rows;
-    size_t at;
+    const dp_comm_t *comm = x->comm;
 
-    if (x->alone != NULL)
-        return x->alone->vt->exchange(x->far, number, send, send_offsets, send_counts, rows_out, counts_out, s);
     if (number != (uint32_t)x->count)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
                        (uint32_t)x->count);
     if (x->opened_in >= comm->starts)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
-    job.slot = (uint32_t)(x->count % x->slots);
-    DO(comm->device_vt->launch(s, run_split, &job, sizeof(job)));
-    DO(comm->near.vt->exchange(x->near, number, send, x->near_offsets, x->near_counts, &near_rows, &job.near_came, s));
-    DO(comm->far.vt->exchange(x->far, number, send, send_offsets, x->far_counts, &far_rows, &job.far_came, s));
-    job.near_rows = near_rows;
-    job.far_rows = far_rows;
-    DO(comm->device_vt->launch(s, run_join, &job, sizeof(job)));
-    DO(comm->near.vt->exchange_release(x->near, number, s));
-    DO(comm->far.vt->exchange_release(x->far, number, s));
-    at = job.slot * (size_t)comm->nranks;
+    return DP_OK;
+}
+
+/* Both parts have their rows, or put them under way. */
+static dp_status_t begin_rows(dp_exchange_t *x, bool post, uint32_t number, const void *send,
+                              const int32_t *send_offsets, const int32_t *send_counts, const void **rows_out,
+                              const int32_t **counts_out, dp_stream_t *s)
+{
+    dp_comm_t *comm = x->comm;
+    const dp_comm_vt_t *near = comm->near.vt, *far = comm->far.vt;
+    const uint32_t slot = (uint32_t)(x->count % x->slots);
+    const size_t at = slot * (size_t)comm->nranks;
+    job_t *job = &x->jobs[slot];
+    const void *near_rows, *far_rows;
+
+    *job = (job_t){.x = x, .offsets = send_offsets, .counts = send_counts, .number = number, .slot = slot};
+    DO(comm->device_vt->launch(s, run_split, job, sizeof(*job)));
+    DO((post ? near->exchange_post : near->exchange)(x->near, number, send, x->near_offsets, x->near_counts, &near_rows,
+                                                     &job->near_came, s));
+    DO((post ? far->exchange_post : far->exchange)(x->far, number, send, send_offsets, x->far_counts, &far_rows,
+                                                   &job->far_came, s));
+    job->near_rows = near_rows;
+    job->far_rows = far_rows;
+    x->count++;
     *rows_out = x->rows + at * x->block;
     *counts_out = x->counts + at;
-    x->count++;
     return DP_OK;
+}
+
+static dp_status_t end_rows(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    dp_comm_t *comm = x->comm;
+    const job_t *job = &x->jobs[x->awaited % x->slots];
+
+    DO(comm->device_vt->launch(s, run_join, job, sizeof(*job)));
+    DO(comm->near.vt->exchange_release(x->near, number, s));
+    DO(comm->far.vt->exchange_release(x->far, number, s));
+    x->awaited++;
+    return DP_OK;
+}
+
+dp_status_t dp__mixed_exchange(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                               const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                               dp_stream_t *s)
+{
+    if (x->alone != NULL)
+        return x->alone->vt->exchange(x->far, number, send, send_offsets, send_counts, rows_out, counts_out, s);
+    DO(check_next(x, number));
+    if (x->awaited != x->count)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": that of %u is posted and not awaited",
+                       number, x->label, (uint32_t)x->awaited);
+    DO(begin_rows(x, false, number, send, send_offsets, send_counts, rows_out, counts_out, s));
+    return end_rows(x, number, s);
+}
+
+dp_status_t dp__mixed_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                                    const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                                    dp_stream_t *s)
+{
+    if (x->alone != NULL)
+        return x->alone->vt->exchange_post(x->far, number, send, send_offsets, send_counts, rows_out, counts_out, s);
+    DO(check_next(x, number));
+    if (x->count - x->returned >= x->slots)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID,
+                       "post of exchange %u of \"%s\": all %u slots are posted and not released: release one before",
+                       number, x->label, x->slots);
+    return begin_rows(x, true, number, send, send_offsets, send_counts, rows_out, counts_out, s);
+}
+
+dp_status_t dp__mixed_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    const dp_comm_t *comm = x->comm;
+
+    if (x->alone != NULL)
+        return x->alone->vt->exchange_wait(x->far, number, s);
+    if (number != (uint32_t)x->awaited || x->awaited == x->count)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "wait for exchange %u of \"%s\": %u is next, and %u are posted",
+                       number, x->label, (uint32_t)x->awaited, (uint32_t)x->count);
+    DO(comm->near.vt->exchange_wait(x->near, number, s));
+    DO(comm->far.vt->exchange_wait(x->far, number, s));
+    return end_rows(x, number, s);
 }
 
 dp_status_t dp__mixed_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
@@ -233,10 +300,10 @@ dp_status_t dp__mixed_exchange_release(dp_exchange_t *x, uint32_t number, dp_str
 
     if (x->alone != NULL)
         return x->alone->vt->exchange_release(x->far, number, s);
-    if (number != (uint32_t)x->returned || x->returned == x->count)
+    if (number != (uint32_t)x->returned || x->returned == x->awaited)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "release of exchange %u of \"%s\": %u is next, and %u have been made", number, x->label,
-                       (uint32_t)x->returned, (uint32_t)x->count);
+                       (uint32_t)x->returned, (uint32_t)x->awaited);
     DO(comm->device_vt->launch(s, run_joined_release, &job, sizeof(job)));
     x->returned++;
     return DP_OK;

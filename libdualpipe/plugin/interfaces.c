@@ -224,6 +224,8 @@ static const slot_t comm_slots[] = {
     C_MAY(all_gather, NEVER, 0, NULL),
     C_MAY(instance_caps, NEVER, 0, NULL), /* dp_comm_caps() */
     C_MAY(serves, NEVER, 0, NULL),
+    C_LIKE(exchange_post, exchange_wait, NULL),
+    C_LIKE(exchange_wait, exchange_post, NULL),
 };
 
 /* ---- dp.attention/1, dp.moe/1, dp.ep.draft/1, dp.profiler/1 ---- */

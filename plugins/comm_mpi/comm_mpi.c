@@ -137,7 +137,7 @@ static bool any_pending(dp_comm_t *comm)
     for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         pending |= mpi_pending(end->requests, 2);
     for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        pending |= mpi_pending(x->requests, 2 * peers);
+        pending |= mpi_pending(x->requests, 2 * comm->nranks * (int)x->config.slots);
     return pending;
 }
 
@@ -256,6 +256,8 @@ static const dp_comm_vt_t table = {
     .all_reduce = mpi_all_reduce,
     .memory_bytes = comm_memory_bytes,
     .serves = comm_serves_host,
+    .exchange_post = mpi_exchange_post,
+    .exchange_wait = mpi_exchange_wait,
 };
 
 static const void *mpi_get_interface(const char *id)

@@ -75,16 +75,17 @@ struct dp_exchange {
     bool connected;
     int *tags;             /* [nranks] where each rank listens */
     MPI_Datatype row;      /* of a group of more than one */
-    MPI_Request *requests; /* [2 * (nranks - 1)] */
-    MPI_Status *statuses;  /* likewise */
+    MPI_Request *requests; /* [slots][2 * nranks]: [2 * (nranks - 1)] of each are used */
+    MPI_Status *statuses;  /* [2 * nranks] */
     size_t slot_bytes;
     unsigned char *rows; /* [slots][nranks][capacity_rows] */
     int32_t *counts;     /* [slots][nranks] */
     dp_signal_t released;
-    uint64_t count, freed;
+    uint64_t count, awaited, freed;
 };
 
 #include "plugins/comm/ends.h"
+#include "plugins/comm/posts.h"
 
 /* comm_mpi.c */
 /* Memory of the host, counted and zeroed; NULL records why. */
@@ -127,6 +128,10 @@ void mpi_exchange_free(dp_exchange_t *x);
 dp_status_t mpi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                              dp_stream_t *s);
+dp_status_t mpi_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                              dp_stream_t *s);
+dp_status_t mpi_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 dp_status_t mpi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */

@@ -20,13 +20,13 @@ typedef struct round {
 static dp_status_t allocate_rows(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
-    size_t n = (size_t)comm->nranks, requests = 2 * n;
+    size_t n = (size_t)comm->nranks, requests = 2 * n * x->config.slots;
     entry_t entry;
     int code;
 
     x->tags = mpi_memory(comm, n, sizeof(*x->tags));
     x->requests = mpi_memory(comm, requests, sizeof(*x->requests));
-    x->statuses = mpi_memory(comm, requests, sizeof(*x->statuses));
+    x->statuses = mpi_memory(comm, 2 * n, sizeof(*x->statuses));
     x->counts = mpi_memory(comm, n * x->config.slots, sizeof(*x->counts));
     x->slot_bytes = n * x->config.capacity_rows * x->config.row_bytes;
     x->rows = mpi_memory(comm, x->config.slots, x->slot_bytes);
@@ -118,24 +118,38 @@ static const unsigned char *rows_for(const round_t *r, int32_t to)
     return r->send + (size_t)r->offsets[to] * r->x->config.row_bytes;
 }
 
+static MPI_Request *requests_of(const dp_exchange_t *x, uint32_t slot)
+{
+    return x->requests + slot * 2 * (size_t)x->comm->nranks;
+}
+
+enum { WHAT_BYTES = 160 };
+
+static void name_round(const round_t *r, char what[WHAT_BYTES])
+{
+    snprintf(what, WHAT_BYTES, "rank %d: exchange %u of \"%s\"", r->x->comm->world[r->x->comm->rank], r->number,
+             r->x->label);
+}
+
 /* All receives first, so that what comes finds its place. */
 static int post_rows(const round_t *r)
 {
     dp_exchange_t *x = r->x;
     dp_comm_t *comm = x->comm;
+    MPI_Request *requests = requests_of(x, r->slot);
     int peers = comm->nranks - 1, code = MPI_SUCCESS;
 
     for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
         int32_t from = peer_rank(comm, i);
 
         code = MPI_Irecv(mpi_rows_of(x, r->slot, from), (int)x->config.capacity_rows, x->row, comm->places[from],
-                         x->tags[comm->rank], comm->mpi->comm, &x->requests[i]);
+                         x->tags[comm->rank], comm->mpi->comm, &requests[i]);
     }
     for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
         int32_t to = peer_rank(comm, i);
 
         code = MPI_Isend(rows_for(r, to), r->counts[to], x->row, comm->places[to], x->tags[to], comm->mpi->comm,
-                         &x->requests[peers + i]);
+                         &requests[peers + i]);
     }
     return code;
 }
@@ -158,37 +172,48 @@ static dp_status_t read_statuses(const round_t *r, int32_t *counts)
     return DP_OK;
 }
 
-static dp_status_t meet_peers(const round_t *r, const char *what)
-{
-    dp_exchange_t *x = r->x;
-    entry_t entry;
-    dp_status_t status;
-    int code;
-
-    mpi_runtime_enter(&entry);
-    code = post_rows(r);
-    mpi_runtime_exit(&entry);
-    status = mpi_check(x->comm, code, what);
-    return status < 0 ? status : mpi_wait_peers(x->comm, x->requests, 2 * (x->comm->nranks - 1), x->statuses, what);
-}
-
-static dp_status_t run_exchange(void *arg)
+static dp_status_t run_rows_post(void *arg)
 {
     const round_t *r = arg;
     dp_exchange_t *x = r->x;
     dp_comm_t *comm = x->comm;
-    int32_t *counts = counts_of(x, r->slot), me = comm->rank;
-    char what[160];
-    dp_status_t status;
+    int32_t me = comm->rank;
+    char what[WHAT_BYTES];
+    entry_t entry;
+    int code;
 
     DO(check_counts(r));
-    snprintf(what, sizeof(what), "rank %d: exchange %u of \"%s\"", comm->world[me], r->number, x->label);
+    name_round(r, what);
     DO(comm->host->wait(comm->host, &x->released, r->number + 1 - x->config.slots, -1, what));
     if (r->counts[me] > 0)
         memcpy(mpi_rows_of(x, r->slot, me), rows_for(r, me), (size_t)r->counts[me] * x->config.row_bytes);
-    counts[me] = r->counts[me];
-    status = comm->mpi != NULL ? meet_peers(r, what) : DP_OK;
-    return status < 0 ? status : read_statuses(r, counts);
+    counts_of(x, r->slot)[me] = r->counts[me];
+    if (comm->mpi == NULL)
+        return DP_OK;
+    mpi_runtime_enter(&entry);
+    code = post_rows(r);
+    mpi_runtime_exit(&entry);
+    return mpi_check(comm, code, what);
+}
+
+static dp_status_t run_rows_wait(void *arg)
+{
+    const round_t *r = arg;
+    dp_exchange_t *x = r->x;
+    char what[WHAT_BYTES];
+
+    if (x->comm->mpi == NULL)
+        return DP_OK;
+    name_round(r, what);
+    DO(mpi_wait_peers(x->comm, requests_of(x, r->slot), 2 * (x->comm->nranks - 1), x->statuses, what));
+    return read_statuses(r, counts_of(x, r->slot));
+}
+
+static dp_status_t run_exchange(void *arg)
+{
+    dp_status_t status = run_rows_post(arg);
+
+    return status < 0 ? status : run_rows_wait(arg);
 }
 
 static dp_status_t run_rows_release(void *arg)
@@ -201,17 +226,50 @@ static dp_status_t run_rows_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
+/* The next one. */
+static dp_status_t launch_round(dp_launch_fn run, const round_t *given, const void **rows_out,
+                                const int32_t **counts_out, dp_stream_t *s)
+{
+    round_t r = *given;
+    dp_exchange_t *x = r.x;
+
+    r.slot = (uint32_t)(x->count % x->config.slots);
+    DO(x->comm->device->launch(s, run, &r, sizeof(r)));
+    x->count++;
+    *rows_out = mpi_rows_of(x, r.slot, 0);
+    *counts_out = counts_of(x, r.slot);
+    return DP_OK;
+}
+
 dp_status_t mpi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                              dp_stream_t *s)
 {
-    round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
+    const round_t r = {x, send, send_offsets, send_counts, number, 0};
 
-    DO(comm_check_round(x->comm->host, x->label, x->connected, x->count, number));
-    DO(x->comm->device->launch(s, run_exchange, &r, sizeof(r)));
-    x->count++;
-    *rows_out = mpi_rows_of(x, r.slot, 0);
-    *counts_out = counts_of(x, r.slot);
+    DO(comm_check_whole(x, number));
+    DO(launch_round(run_exchange, &r, rows_out, counts_out, s));
+    x->awaited++;
+    return DP_OK;
+}
+
+dp_status_t mpi_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                              dp_stream_t *s)
+{
+    const round_t r = {x, send, send_offsets, send_counts, number, 0};
+
+    DO(comm_check_post(x, x->freed, number));
+    return launch_round(run_rows_post, &r, rows_out, counts_out, s);
+}
+
+dp_status_t mpi_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    const round_t r = {.x = x, .number = number, .slot = (uint32_t)(x->awaited % x->config.slots)};
+
+    DO(comm_check_await(x, number));
+    DO(x->comm->device->launch(s, run_rows_wait, &r, sizeof(r)));
+    x->awaited++;
     return DP_OK;
 }
 
@@ -219,7 +277,7 @@ dp_status_t mpi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t 
 {
     round_t r = {.x = x, .number = number};
 
-    DO(comm_check_rows_release(x, x->freed, number));
+    DO(comm_check_awaited(x, x->freed, number));
     DO(x->comm->device->launch(s, run_rows_release, &r, sizeof(r)));
     x->freed++;
     return DP_OK;

@@ -28,6 +28,10 @@ dp_status_t ofi_exchange_connect(dp_exchange_t *x, const area_t *ours, const reg
 dp_status_t ofi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                              dp_stream_t *s);
+dp_status_t ofi_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                              dp_stream_t *s);
+dp_status_t ofi_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 dp_status_t ofi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 #endif

@@ -135,6 +135,8 @@ static const dp_comm_vt_t table = {
     .all_reduce = ofi_all_reduce,
     .memory_bytes = comm_memory_bytes,
     .serves = comm_serves_host,
+    .exchange_post = ofi_exchange_post,
+    .exchange_wait = ofi_exchange_wait,
 };
 
 static const void *ofi_get_interface(const char *id)

@@ -96,10 +96,12 @@ struct dp_exchange {
     uint32_t *heard;  /* [slots * nranks] rings of rows that are a separate write */
     int32_t *sending; /* [2 * nranks] rows for each rank, and where they begin */
     part_t part;      /* shown: rows and counts by slot */
-    uint64_t count, released;
+    uint64_t count, awaited, released;
+    uint64_t leaving; /* on the stream: the exchange whose rows were put last */
 };
 
 #include "plugins/comm/ends.h"
+#include "plugins/comm/posts.h"
 
 /* comm_ofi.c */
 /* As launch() of the device. */

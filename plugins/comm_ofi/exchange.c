@@ -323,9 +323,24 @@ static dp_status_t lend(const round_t *r, void **desc_out)
     return DP_OK;
 }
 
-/* Each rank begins with its right neighbour and ends with itself, so that they do not all write to
- * one at a time. */
-static dp_status_t run_exchange(void *arg)
+/* All rows that are under way have left. */
+static dp_status_t finish_sends(const round_t *r)
+{
+    dp_exchange_t *x = r->x;
+    int32_t n = x->comm->nranks, me = x->comm->rank;
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 1; i < n && status == DP_OK; i++) {
+        status = ofi_wire_finish(x->comm, &x->ops[(me + i) % n], "its rows do not leave");
+        if (status < 0)
+            status = explain_round(r, status, "sending to", (me + i) % n);
+    }
+    return status;
+}
+
+/* There is one op for each rank: it is done with the rows of the post before. Each rank begins with
+ * its right neighbour and ends with itself, so that they do not all write to one at a time. */
+static dp_status_t run_rows_post(void *arg)
 {
     const round_t *r = arg;
     dp_exchange_t *x = r->x;
@@ -333,25 +348,44 @@ static dp_status_t run_exchange(void *arg)
     void *desc = NULL;
     dp_status_t status = read_counts(r);
 
+    if (status == DP_OK)
+        status = finish_sends(r);
     if (status == DP_OK && x->comm->wire.direct)
         status = lend(r, &desc);
     if (status < 0)
         return status;
+    x->leaving = r->count;
     for (int32_t i = 1; i <= n && status == DP_OK; i++)
         status = put_rows(r, (me + i) % n, desc);
+    if (status < 0)
+        ofi_wire_abandon(x->comm);
+    return status;
+}
+
+static dp_status_t run_rows_wait(void *arg)
+{
+    const round_t *r = arg;
+    dp_exchange_t *x = r->x;
+    int32_t n = x->comm->nranks, me = x->comm->rank;
+    dp_status_t status = DP_OK;
+
     for (int32_t i = 1; i < n && status == DP_OK; i++)
         status = take_rows(r, (me + n - i) % n);
-    for (int32_t i = 1; i < n && status == DP_OK; i++) {
-        status = ofi_wire_finish(x->comm, &x->ops[(me + i) % n], "its rows do not leave");
-        if (status < 0)
-            status = explain_round(r, status, "sending to", (me + i) % n);
-    }
+    if (status == DP_OK && x->leaving == r->count) /* else a later post has seen to it */
+        status = finish_sends(r);
     if (status == DP_OK && x->part.shown != NULL)
         status = ofi_copy(x->comm, counts_of(x, slot_of(r)), &x->counts[slot_of(r) * ranks_of(x)],
                           ranks_of(x) * sizeof(int32_t));
     if (status < 0)
         ofi_wire_abandon(x->comm);
     return status;
+}
+
+static dp_status_t run_exchange(void *arg)
+{
+    dp_status_t status = run_rows_post(arg);
+
+    return status < 0 ? status : run_rows_wait(arg);
 }
 
 static dp_status_t run_rows_release(void *arg)
@@ -375,18 +409,49 @@ static dp_status_t run_rows_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
+/* The next one. */
+static dp_status_t launch_round(dp_launch_fn run, const round_t *r, const void **rows_out, const int32_t **counts_out,
+                                dp_stream_t *s)
+{
+    dp_exchange_t *x = r->x;
+    uint32_t slot = slot_of(r);
+
+    DO(ofi_launch(x->comm, x->part.queue, s, run, r, sizeof(*r)));
+    x->count++;
+    *rows_out = ofi_rows_of(x, slot);
+    *counts_out = counts_of(x, slot);
+    return DP_OK;
+}
+
 dp_status_t ofi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                              dp_stream_t *s)
 {
-    round_t r = {x, send, send_offsets, send_counts, x->count, number};
-    uint32_t slot = slot_of(&r);
+    const round_t r = {x, send, send_offsets, send_counts, x->count, number};
 
-    DO(comm_check_round(x->comm->host, x->label, x->connected, x->count, number));
-    DO(ofi_launch(x->comm, x->part.queue, s, run_exchange, &r, sizeof(r)));
-    x->count++;
-    *rows_out = ofi_rows_of(x, slot);
-    *counts_out = counts_of(x, slot);
+    DO(comm_check_whole(x, number));
+    DO(launch_round(run_exchange, &r, rows_out, counts_out, s));
+    x->awaited++;
+    return DP_OK;
+}
+
+dp_status_t ofi_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                              dp_stream_t *s)
+{
+    const round_t r = {x, send, send_offsets, send_counts, x->count, number};
+
+    DO(comm_check_post(x, x->released, number));
+    return launch_round(run_rows_post, &r, rows_out, counts_out, s);
+}
+
+dp_status_t ofi_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    const round_t r = {.x = x, .count = x->awaited, .number = number};
+
+    DO(comm_check_await(x, number));
+    DO(ofi_launch(x->comm, x->part.queue, s, run_rows_wait, &r, sizeof(r)));
+    x->awaited++;
     return DP_OK;
 }
 
@@ -394,7 +459,7 @@ dp_status_t ofi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t 
 {
     round_t r = {.x = x, .number = number};
 
-    DO(comm_check_rows_release(x, x->released, number));
+    DO(comm_check_awaited(x, x->released, number));
     DO(ofi_launch(x->comm, x->part.releases, s, run_rows_release, &r, sizeof(r)));
     x->released++;
     return DP_OK;

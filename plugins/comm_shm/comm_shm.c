@@ -263,6 +263,8 @@ static const dp_comm_vt_t table = {
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,
     .serves = comm_serves_host,
+    .exchange_post = shm_exchange_post,
+    .exchange_wait = shm_exchange_wait,
 };
 
 static const void *shm_get_interface(const char *id)

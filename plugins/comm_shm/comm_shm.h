@@ -114,10 +114,11 @@ struct dp_exchange {
     unsigned char **areas; /* [nranks] AREA_ROWS of each rank */
     int32_t *counts;       /* [slots * nranks] received, checked */
     int32_t *sending;      /* [nranks] */
-    uint64_t count, released;
+    uint64_t count, awaited, released;
 };
 
 #include "plugins/comm/ends.h"
+#include "plugins/comm/posts.h"
 
 /* comm_shm.c */
 /* Waits on memory of ours. The message of a failure is the host's, about `what`. */
@@ -164,6 +165,10 @@ dp_status_t shm_exchange_connect(dp_exchange_t *x, view_t *views);
 dp_status_t shm_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                              dp_stream_t *s);
+dp_status_t shm_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                              dp_stream_t *s);
+dp_status_t shm_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 dp_status_t shm_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */

@@ -187,7 +187,7 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
 
 /* Each rank begins with its right neighbour and ends with itself, so that they do not all write to
  * one at a time. */
-static dp_status_t run_exchange(void *arg)
+static dp_status_t run_rows_post(void *arg)
 {
     const round_t *r = arg;
     int32_t n = r->x->comm->nranks, me = r->x->comm->rank;
@@ -195,9 +195,25 @@ static dp_status_t run_exchange(void *arg)
 
     for (int32_t i = 1; i <= n && status == DP_OK; i++)
         status = put_rows(r, (me + i) % n);
+    return status;
+}
+
+static dp_status_t run_rows_wait(void *arg)
+{
+    const round_t *r = arg;
+    int32_t n = r->x->comm->nranks, me = r->x->comm->rank;
+    dp_status_t status = DP_OK;
+
     for (int32_t i = 0; i < n && status == DP_OK; i++)
         status = take_rows(r, (me + n - i) % n);
     return status;
+}
+
+static dp_status_t run_exchange(void *arg)
+{
+    dp_status_t status = run_rows_post(arg);
+
+    return status < 0 ? status : run_rows_wait(arg);
 }
 
 static dp_status_t run_rows_release(void *arg)
@@ -212,17 +228,50 @@ static dp_status_t run_rows_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
+/* The next one. */
+static dp_status_t launch_round(dp_launch_fn run, const round_t *given, const void **rows_out,
+                                const int32_t **counts_out, dp_stream_t *s)
+{
+    round_t r = *given;
+    dp_exchange_t *x = r.x;
+
+    r.slot = (uint32_t)(x->count % x->config.slots);
+    DO(x->comm->device->launch(s, run, &r, sizeof(r)));
+    x->count++;
+    *rows_out = shm_rows_of(x, x->comm->rank, r.slot, 0);
+    *counts_out = &x->counts[r.slot * (uint32_t)x->comm->nranks];
+    return DP_OK;
+}
+
 dp_status_t shm_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                              dp_stream_t *s)
 {
-    round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
+    const round_t r = {x, send, send_offsets, send_counts, number, 0};
 
-    DO(comm_check_round(x->comm->host, x->label, x->connected, x->count, number));
-    DO(x->comm->device->launch(s, run_exchange, &r, sizeof(r)));
-    x->count++;
-    *rows_out = shm_rows_of(x, x->comm->rank, r.slot, 0);
-    *counts_out = &x->counts[r.slot * (uint32_t)x->comm->nranks];
+    DO(comm_check_whole(x, number));
+    DO(launch_round(run_exchange, &r, rows_out, counts_out, s));
+    x->awaited++;
+    return DP_OK;
+}
+
+dp_status_t shm_exchange_post(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                              dp_stream_t *s)
+{
+    const round_t r = {x, send, send_offsets, send_counts, number, 0};
+
+    DO(comm_check_post(x, x->released, number));
+    return launch_round(run_rows_post, &r, rows_out, counts_out, s);
+}
+
+dp_status_t shm_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    const round_t r = {.x = x, .number = number, .slot = (uint32_t)(x->awaited % x->config.slots)};
+
+    DO(comm_check_await(x, number));
+    DO(x->comm->device->launch(s, run_rows_wait, &r, sizeof(r)));
+    x->awaited++;
     return DP_OK;
 }
 
@@ -230,7 +279,7 @@ dp_status_t shm_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t 
 {
     round_t r = {.x = x, .number = number};
 
-    DO(comm_check_rows_release(x, x->released, number));
+    DO(comm_check_awaited(x, x->released, number));
     DO(x->comm->device->launch(s, run_rows_release, &r, sizeof(r)));
     x->released++;
     return DP_OK;

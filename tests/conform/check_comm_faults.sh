@@ -53,6 +53,7 @@ $suite --plugin "$DP_TEST_MOCKS/mock_comm_threads.so" >"$work/out" 2>&1 || { cat
 m=mock_comm_matched
 try refused $m bundle_begin_is_missing "dp.comm/1 has no bundle_begin"
 try refused $m a_function_is_missing "dp.comm/1 has no release"
+try refused $m posts_without_waits "dp.comm/1 has no exchange_wait"
 
 # what a message is
 caught $m tag_ignored a_message_of_another_step_is_refused a_message_of_another_microbatch_is_refused \
@@ -126,6 +127,8 @@ caught $o credit_lost a_slot_is_kept_until_its_release_runs
 caught $o large_sends_need_the_receiver progress_needs_no_caller
 caught $o messages_leave_in_waits progress_needs_no_caller
 caught $o credits_leave_in_waits progress_needs_no_caller
+caught $o rows_leave_at_the_wait a_post_waits_for_no_peer
+caught $o post_waits_for_peers a_post_waits_for_no_peer
 caught $o published_early messages_arrive_in_order_and_whole
 caught $o release_at_the_call a_slot_is_kept_until_its_release_runs
 caught $o step_ignored a_message_of_another_step_is_refused
@@ -133,6 +136,10 @@ caught $o exchange_overwrites rows_are_kept_until_their_release_runs
 caught $o exchange_credit_more rows_are_kept_until_their_release_runs
 caught $o exchange_published_early exchanges_bring_every_row
 caught $o exchange_release_at_the_call rows_are_kept_until_their_release_runs
+caught $o wait_waits_for_nothing posted_exchanges_bring_every_row
+caught $o any_wait_taken mistakes_with_posts_are_refused
+caught $o released_before_the_wait mistakes_with_posts_are_refused
+caught $o posts_more_than_slots mistakes_with_posts_are_refused
 caught $o capacity_more too_many_rows_are_an_overflow
 caught $o sum_reversed sums_have_the_bits_of_a_serial_sum
 caught $o sum_own_first sums_have_the_bits_of_a_serial_sum

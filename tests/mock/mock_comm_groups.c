@@ -355,6 +355,18 @@ static dp_status_t groups_exchange_release(dp_exchange_t *x, uint32_t number, dp
     return inner->exchange_release(x, number, s);
 }
 
+static dp_status_t groups_exchange_post(dp_exchange_t *x, uint32_t number, const void *send,
+                                        const int32_t *send_offsets, const int32_t *send_counts, const void **rows_out,
+                                        const int32_t **counts_out, dp_stream_t *s)
+{
+    return inner->exchange_post(x, number, send, send_offsets, send_counts, rows_out, counts_out, s);
+}
+
+static dp_status_t groups_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    return inner->exchange_wait(x, number, s);
+}
+
 static dp_status_t groups_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     return inner->all_reduce(comm->inner, data, count, dtype, s);
@@ -382,6 +394,8 @@ static const dp_comm_vt_t table = {
     .exchange_release = groups_exchange_release,
     .all_reduce = groups_all_reduce,
     .memory_bytes = groups_memory_bytes,
+    .exchange_post = groups_exchange_post,
+    .exchange_wait = groups_exchange_wait,
 };
 
 static const void *get_interface(const char *id)

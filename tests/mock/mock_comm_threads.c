@@ -110,6 +110,14 @@ struct dp_channel_end {
     uint32_t count, released;
 };
 
+typedef struct rows {
+    dp_exchange_t *x;
+    uint32_t number;
+    const char *send;
+    const int32_t *offsets, *counts;
+    int32_t early_counts[RANKS], early_offsets[RANKS];
+} rows_t;
+
 struct dp_exchange {
     struct dp_exchange *next;
     dp_comm_t *comm;
@@ -117,7 +125,8 @@ struct dp_exchange {
     dp_exchange_config_t config;
     char label[32];
     int connected;
-    uint32_t count, released;
+    uint32_t count, awaited, released;
+    rows_t held; /* of a fault */
 };
 
 static struct {
@@ -726,14 +735,6 @@ static dp_status_t threads_bundle_end(dp_comm_t *comm, dp_stream_t *s)
 
 /* ---- exchanges ---- */
 
-typedef struct rows {
-    dp_exchange_t *x;
-    uint32_t number;
-    const char *send;
-    const int32_t *offsets, *counts;
-    int32_t early_counts[RANKS], early_offsets[RANKS];
-} rows_t;
-
 static size_t cell_of(const dp_exchange_t *x, int dst, uint32_t number, int src)
 {
     size_t n = (size_t)x->comm->nranks;
@@ -790,17 +791,55 @@ static dp_status_t check_capacity(const rows_t *t)
     return DP_OK;
 }
 
-static dp_status_t run_exchange(void *arg)
+static dp_status_t run_post(void *arg)
+{
+    const rows_t *t = arg;
+    dp_status_t status = check_capacity(t);
+
+    return status >= 0 && !IF("rows_read_at_the_call") ? copy_rows(t) : status;
+}
+
+static dp_status_t run_wait(void *arg)
 {
     const rows_t *t = arg;
     dp_comm_t *comm = t->x->comm;
-    dp_status_t status = check_capacity(t);
+    dp_status_t status = DP_OK;
 
-    if (status >= 0 && !IF("rows_read_at_the_call"))
-        status = copy_rows(t);
     for (int p = 0; p < comm->nranks && status >= 0; p++)
         status = wait_for(comm, &t->x->field->published[comm->rank][p], t->number + 1, "rows", p);
     return status;
+}
+
+static dp_status_t run_exchange(void *arg)
+{
+    dp_status_t status = run_post(arg);
+
+    return status < 0 ? status : run_wait(arg);
+}
+
+static dp_status_t check_and_hold(void *arg)
+{
+    return check_capacity(arg);
+}
+
+static dp_status_t launch_rows(dp_launch_fn run, rows_t *t, const void **rows_out, const int32_t **counts_out,
+                               dp_stream_t *s)
+{
+    dp_exchange_t *x = t->x;
+    size_t cell = cell_of(x, x->comm->rank, t->number, 0);
+
+    if (!x->connected || t->number != x->count)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\": number %u is next", x->label, x->count);
+    x->count++;
+    for (int p = 0; p < x->comm->nranks && IF("counts_read_at_the_call"); p++) {
+        t->early_counts[p] = t->counts[p];
+        t->early_offsets[p] = t->offsets[p];
+    }
+    if (IF("rows_read_at_the_call"))
+        (void)copy_rows(t);
+    *rows_out = x->field->rows + cell * x->config.capacity_rows * x->config.row_bytes;
+    *counts_out = x->field->counts + cell;
+    return x->comm->device_vt->launch(s, run, t, sizeof(*t));
 }
 
 static dp_status_t threads_exchange(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
@@ -808,20 +847,41 @@ static dp_status_t threads_exchange(dp_exchange_t *x, uint32_t number, const voi
                                     dp_stream_t *s)
 {
     rows_t t = {x, number, send, send_offsets, send_counts, {0}, {0}};
-    size_t cell = cell_of(x, x->comm->rank, number, 0);
+    dp_status_t status;
 
-    if (!x->connected || number != x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\": number %u is next", x->label, x->count);
-    x->count++;
-    for (int p = 0; p < x->comm->nranks && IF("counts_read_at_the_call"); p++) {
-        t.early_counts[p] = send_counts[p];
-        t.early_offsets[p] = send_offsets[p];
-    }
-    if (IF("rows_read_at_the_call"))
-        (void)copy_rows(&t);
-    *rows_out = x->field->rows + cell * x->config.capacity_rows * x->config.row_bytes;
-    *counts_out = x->field->counts + cell;
-    return x->comm->device_vt->launch(s, run_exchange, &t, sizeof(t));
+    if (x->awaited != x->count)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\": a post is not awaited", x->label);
+    status = launch_rows(run_exchange, &t, rows_out, counts_out, s);
+    x->awaited = x->count;
+    return status;
+}
+
+static dp_status_t threads_exchange_post(dp_exchange_t *x, uint32_t number, const void *send,
+                                         const int32_t *send_offsets, const int32_t *send_counts, const void **rows_out,
+                                         const int32_t **counts_out, dp_stream_t *s)
+{
+    rows_t t = {x, number, send, send_offsets, send_counts, {0}, {0}};
+
+    if (x->count - x->released >= x->config.slots && !IF("posts_more_than_slots"))
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\": no slot was released", x->label);
+    if (IF("rows_leave_at_the_wait"))
+        x->held = t;
+    return launch_rows(IF("post_waits_for_peers")     ? run_exchange
+                       : IF("rows_leave_at_the_wait") ? check_and_hold
+                                                      : run_post,
+                       &t, rows_out, counts_out, s);
+}
+
+static dp_status_t threads_exchange_wait(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    rows_t t = {x, number, NULL, NULL, NULL, {0}, {0}};
+
+    if ((number != x->awaited || number == x->count) && !IF("any_wait_taken"))
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u is not the next to be awaited", number);
+    x->awaited++;
+    if (IF("rows_leave_at_the_wait"))
+        return x->comm->device_vt->launch(s, run_exchange, &x->held, sizeof(x->held));
+    return IF("wait_waits_for_nothing") ? DP_OK : x->comm->device_vt->launch(s, run_wait, &t, sizeof(t));
 }
 
 static dp_status_t run_exchange_release(void *arg)
@@ -837,7 +897,7 @@ static dp_status_t threads_exchange_release(dp_exchange_t *x, uint32_t number, d
 {
     rows_t t = {x, number, NULL, NULL, NULL, {0}, {0}};
 
-    if (number != x->released || number >= x->count)
+    if (number != x->released || number >= (IF("released_before_the_wait") ? x->count : x->awaited))
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u is not the next to be released", number);
     x->released++;
     return IF("exchange_release_at_the_call") ? run_exchange_release(&t)
@@ -1017,6 +1077,8 @@ static const void *get_interface(const char *id)
         .exchange_release = threads_exchange_release,
         .all_reduce = threads_all_reduce,
         .memory_bytes = threads_memory_bytes,
+        .exchange_post = threads_exchange_post,
+        .exchange_wait = threads_exchange_wait,
     };
 
     if (strcmp(id, DP_IFACE_COMM) != 0)
@@ -1032,6 +1094,8 @@ static const void *get_interface(const char *id)
         }
         if (IF("a_function_is_missing"))
             table.release = NULL;
+        if (IF("posts_without_waits"))
+            table.exchange_wait = NULL;
         filled = true;
     }
     pthread_mutex_unlock(&lock);
