@@ -10,21 +10,22 @@
 
 enum { EXCHANGES = 4, SLOTS_MAX = 8 };
 
-struct dp_exchange {
-    dp_comm_t *comm;
-    dp_exchange_config_t config;
-    char label[64];
-    uint32_t slots, next, released;
-    area_t rows[SLOTS_MAX], counts[SLOTS_MAX];
-    int64_t sent[CONFORM_RANKS_MAX]; /* rows, to each rank */
-};
-
 /* What a rank brings to the exchange that is on. */
 typedef struct post {
     const unsigned char *send;
     int32_t offsets[CONFORM_RANKS_MAX], counts[CONFORM_RANKS_MAX];
     uint32_t id, number;
 } post_t;
+
+struct dp_exchange {
+    dp_comm_t *comm;
+    dp_exchange_config_t config;
+    char label[64];
+    uint32_t slots, next, awaited, released;
+    post_t posted[SLOTS_MAX];
+    area_t rows[SLOTS_MAX], counts[SLOTS_MAX];
+    int64_t sent[CONFORM_RANKS_MAX]; /* rows, to each rank */
+};
 
 struct dp_comm {
     lab_t *lab;
@@ -107,10 +108,10 @@ static dp_status_t take_rows_of_all(dp_exchange_t *e, uint32_t slot, dp_stream_t
         unsigned char *to = (unsigned char *)conform_area_memory(&e->rows[slot]) +
                             (size_t)p * e->config.capacity_rows * e->config.row_bytes;
 
-        if (comm->posts[p].id != e->config.id || comm->posts[p].number != e->next)
+        if (comm->posts[p].id != e->config.id || comm->posts[p].number != e->awaited)
             REFUSE(comm, DP_ERR_PROTOCOL,
                    "rank %d makes exchange %u of id %u while this one makes exchange %u of id %u", p,
-                   comm->posts[p].number, comm->posts[p].id, e->next, e->config.id);
+                   comm->posts[p].number, comm->posts[p].id, e->awaited, e->config.id);
         if (count < 0 || count > (int64_t)e->config.capacity_rows)
             REFUSE(comm, DP_ERR_OVERFLOW, "rank %d sends %d rows where there is room for %u", p, count,
                    e->config.capacity_rows);
@@ -134,14 +135,15 @@ static bool meet_ranks(const dp_comm_t *comm)
     return comm->ranks == 1 || conform_meet(comm->lab->t);
 }
 
-static dp_status_t exchange(dp_exchange_t *e, uint32_t number, const void *send, const int32_t *offsets,
-                            const int32_t *counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+/* What we bring is known, and the rows that come are not there. lane: where it has to be. */
+static dp_status_t begin_exchange(dp_exchange_t *e, uint32_t number, const void *send, const int32_t *offsets,
+                                  const int32_t *counts, int lane, dp_stream_t *s)
 {
     dp_comm_t *comm = e->comm;
     const dp_device_vt_t *vt = comm->lab->vt;
     const size_t bytes = (size_t)comm->ranks * sizeof(int32_t);
     const uint32_t slot = number % e->slots;
-    dp_status_t status;
+    post_t *post = &e->posted[slot];
 
     if (comm->lab->refuse != DP_OK)
         return DP_FAIL(comm->lab->host, comm->lab->refuse, "the comm refuses");
@@ -150,27 +152,71 @@ static dp_status_t exchange(dp_exchange_t *e, uint32_t number, const void *send,
     if (e->next - e->released == e->slots)
         REFUSE(comm, DP_ERR_INVALID, "exchange %u of id %u finds no slot: %u were received and not released", number,
                e->config.id, e->slots);
-    if (s != comm->lab->lanes[1])
+    if (s != comm->lab->lanes[lane])
         REFUSE(comm, DP_ERR_INVALID, "an exchange is put on another stream than the call was given");
     if (vt->synchronize(s, -1) != DP_OK)
         REFUSE(comm, DP_ERR_DEVICE, "before an exchange: %s", conform_last_error());
-    comm->posts[comm->rank].send = send;
-    comm->posts[comm->rank].id = e->config.id;
-    comm->posts[comm->rank].number = number;
-    if (conform_work_read(vt, s, comm->posts[comm->rank].offsets, offsets, bytes) != DP_OK ||
-        conform_work_read(vt, s, comm->posts[comm->rank].counts, counts, bytes) != DP_OK)
+    post->send = send;
+    post->id = e->config.id;
+    post->number = number;
+    if (conform_work_read(vt, s, post->offsets, offsets, bytes) != DP_OK ||
+        conform_work_read(vt, s, post->counts, counts, bytes) != DP_OK)
         REFUSE(comm, DP_ERR_DEVICE, "reading counts of rows: %s", conform_last_error());
-    if (!conform_area_poison(comm->lab, &e->rows[slot]) || !meet_ranks(comm))
+    if (!conform_area_poison(comm->lab, &e->rows[slot]))
+        return DP_ERR_DEVICE;
+    e->next++;
+    return DP_OK;
+}
+
+static dp_status_t end_exchange(dp_exchange_t *e, uint32_t number, dp_stream_t *s)
+{
+    dp_comm_t *comm = e->comm;
+    const uint32_t slot = number % e->slots;
+    dp_status_t status;
+
+    if (number != e->awaited || number == e->next)
+        REFUSE(comm, DP_ERR_INVALID, "exchange %u of id %u is awaited, the next to await is %u of %u", number,
+               e->config.id, e->awaited, e->next);
+    if (comm->lab->vt->synchronize(s, -1) != DP_OK)
+        REFUSE(comm, DP_ERR_DEVICE, "before an exchange: %s", conform_last_error());
+    comm->posts[comm->rank] = e->posted[slot];
+    if (!meet_ranks(comm))
         return DP_ERR_ABORTED;
     status = take_rows_of_all(e, slot, s);
     if (status < 0 || !meet_ranks(comm))
         return status < 0 ? status : DP_ERR_ABORTED;
     for (int32_t p = 0; p < comm->ranks; p++)
         e->sent[p] += comm->posts[comm->rank].counts[p];
-    e->next++;
-    *rows_out = conform_area_memory(&e->rows[slot]);
-    *counts_out = conform_area_memory(&e->counts[slot]);
+    e->awaited++;
     return DP_OK;
+}
+
+static dp_status_t name_memory(const dp_exchange_t *e, uint32_t number, dp_status_t status, const void **rows_out,
+                               const int32_t **counts_out)
+{
+    if (status < 0)
+        return status;
+    *rows_out = conform_area_memory(&e->rows[number % e->slots]);
+    *counts_out = conform_area_memory(&e->counts[number % e->slots]);
+    return DP_OK;
+}
+
+static dp_status_t exchange(dp_exchange_t *e, uint32_t number, const void *send, const int32_t *offsets,
+                            const int32_t *counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+{
+    dp_status_t status = begin_exchange(e, number, send, offsets, counts, 1, s);
+
+    if (status >= 0)
+        status = end_exchange(e, number, s);
+    return name_memory(e, number, status, rows_out, counts_out);
+}
+
+/* All is sent in the wait: who writes over its rows before that sends those. */
+static dp_status_t post_exchange(dp_exchange_t *e, uint32_t number, const void *send, const int32_t *offsets,
+                                 const int32_t *counts, const void **rows_out, const int32_t **counts_out,
+                                 dp_stream_t *s)
+{
+    return name_memory(e, number, begin_exchange(e, number, send, offsets, counts, 0, s), rows_out, counts_out);
 }
 
 /* Rows and counts of a release are gone, visibly, behind what the stream still does with them. */
@@ -179,9 +225,9 @@ static dp_status_t release_threaded_exchange(dp_exchange_t *e, uint32_t number, 
     dp_comm_t *comm = e->comm;
     const uint32_t slot = number % e->slots;
 
-    if (number != e->released || number == e->next)
+    if (number != e->released || number == e->awaited)
         REFUSE(comm, DP_ERR_INVALID, "exchange %u of id %u is released, the next to release is %u of %u received",
-               number, e->config.id, e->released, e->next);
+               number, e->config.id, e->released, e->awaited);
     e->released++;
     if (comm->lab->vt->synchronize(s, -1) != DP_OK)
         return DP_OK; /* whoever waits for the stream hears of it */
@@ -198,6 +244,8 @@ const dp_comm_vt_t conform_exchanges_vt = {
     .exchange_open = open_threaded_exchange,
     .exchange = exchange,
     .exchange_release = release_threaded_exchange,
+    .exchange_post = post_exchange,
+    .exchange_wait = end_exchange,
 };
 
 dp_comm_t *conform_exchanges_open(lab_t *lab, int32_t ranks)

@@ -466,14 +466,24 @@ bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed)
     return false;
 }
 
-bool conform_block_takes_apart(lab_t *lab)
+static bool takes_switch(lab_t *lab, block_t b, const char *name)
 {
-    block_t b = {.apart = 1};
-
     if (!conform_block_open_any(&b, lab, 61)) /* which skips */
         return false;
-    CHECK(lab->t, b.sizes.apart == 1, "open takes apart 1, and sizes say that apart is %d", (int)b.sizes.apart);
+    CHECK(lab->t, b.sizes.apart == b.apart && b.sizes.posted == b.posted,
+          "open takes %s 1, and sizes say that apart is %d and posted %d", name, (int)b.sizes.apart,
+          (int)b.sizes.posted);
     return conform_block_close(&b);
+}
+
+bool conform_block_takes_apart(lab_t *lab)
+{
+    return takes_switch(lab, (block_t){.apart = 1}, "apart");
+}
+
+bool conform_block_takes_posted(lab_t *lab)
+{
+    return takes_switch(lab, (block_t){.posted = 1}, "posted");
 }
 
 bool conform_block_close(block_t *b)
@@ -600,6 +610,11 @@ bool conform_pass_close(pass_t *p)
     return true;
 }
 
+int conform_pass_lane(const block_t *b, int step)
+{
+    return b->sizes.posted ? 0 : b->kind->steps[step].lane;
+}
+
 dp_io_t conform_pass_io(const pass_t *p, int step)
 {
     const block_t *b = p->block;
@@ -613,7 +628,7 @@ dp_io_t conform_pass_io(const pass_t *p, int step)
     io.documents = b->layer.documents;
     io.document_ends = b->layer.documents > 0 ? b->ends : NULL;
     io.saved = conform_area_memory(&p->saved);
-    io.scratch = conform_area_memory(&b->scratch[s->lane]);
+    io.scratch = conform_area_memory(&b->scratch[conform_pass_lane(b, step)]);
     if (s->phase == WEIGHT)
         io.grads = conform_area_memory(&b->grads);
     else
@@ -665,11 +680,11 @@ bool conform_pass_step(pass_t *p, int step)
     const step_t *s = &b->kind->steps[step];
     bool refused;
 
-    if (!conform_area_poison(b->lab, &b->scratch[s->lane]))
+    if (!conform_area_poison(b->lab, &b->scratch[conform_pass_lane(b, step)]))
         return false;
     conform_lab_refuse(b->lab, 1);
     CHECK_OK(b->lab->t, conform_pass_call(p, step), "%s", s->name);
-    if (!conform_lab_wait(b->lab, s->lane, s->name))
+    if (!conform_lab_wait(b->lab, conform_pass_lane(b, step), s->name))
         return false;
     refused = conform_lab_refused(b->lab);
     CHECK(b->lab->t, !refused, "%s allocated memory: nothing is allocated in a step", s->name);

@@ -158,6 +158,7 @@ struct block {
     uint32_t apart;           /* calls are made apart */
     uint64_t cache_slots;     /* of sequences */
     int64_t *loads;           /* NULL: route counts nothing */
+    uint64_t posted;          /* what is sent is posted: all calls are on the compute lane */
     const int32_t *placement; /* [replicas] */
     const void *ep_vt;        /* does dispatch and combine; NULL: the plugin */
     float capacity;
@@ -196,8 +197,10 @@ bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t s
  * there is none. */
 bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed);
 bool conform_block_close(block_t *b);
-/* Whether the plugin has calls apart; false: it has none and the case is skipped, or failed. */
+/* Whether the plugin has calls apart, or posts; false: it does not and the case is skipped, or
+ * failed. */
 bool conform_block_takes_apart(lab_t *lab);
+bool conform_block_takes_posted(lab_t *lab);
 /* Gradients minus what they began with; to be freed. */
 double *conform_block_gradients(block_t *b);
 
@@ -215,6 +218,8 @@ bool conform_pass_close(pass_t *p);
 /* Makes call number `step` and waits for it. */
 bool conform_pass_step(pass_t *p, int step);
 bool conform_pass_run(pass_t *p, phase_t first, phase_t last);
+/* Where call number `step` of b is made: 0, the compute lane, or 1. */
+int conform_pass_lane(const block_t *b, int step);
 /* The call itself, whatever it returns; dp_io_t with what it is given. */
 dp_status_t conform_pass_call(pass_t *p, int step);
 dp_io_t conform_pass_io(const pass_t *p, int step);

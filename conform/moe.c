@@ -188,6 +188,7 @@ static dp_status_t moe_open(block_t *b)
         .route_limit = b->layer.limit,
         .ep_vt = b->ep_vt,
         .apart = b->apart,
+        .posted = b->posted,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &moe);
@@ -247,8 +248,9 @@ static dp_status_t call_apart(const block_t *b, int step, call_fn call, const dp
     const dp_moe_vt_t *vt = table_of(b);
     dp_io_t without = *io->io;
     dp_moe_io_t rest = *io;
-    const call_fn before = step == EXPERTS     ? vt->shared
-                           : step == COMBINE_B ? vt->sum_backward
+    const call_fn before = step == COMBINE_B   ? vt->sum_backward
+                           : !b->sizes.apart   ? NULL
+                           : step == EXPERTS   ? vt->shared
                            : step == EXPERTS_I ? vt->shared_backward_input
                            : step == EXPERTS_W ? vt->shared_backward_weight
                                                : NULL;
@@ -282,6 +284,7 @@ static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
         dp_moe_io_t io;
         unsigned char longer[KERNEL_TAIL];
     } room;
+    dp_stream_t *s;
     dp_status_t status;
 
     memset(&room, b->tail, sizeof(room));
@@ -293,8 +296,9 @@ static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
         .placement = step == ROUTE && b->replicas > 0 ? conform_area_memory(&b->places) : NULL,
         .loads = step == ROUTE ? b->loads : NULL,
     };
-    status = b->sizes.apart ? call_apart(b, step, calls[step], &room.io, b->lab->lanes[steps[step].lane])
-                            : calls[step](b->instance, &room.io, b->lab->lanes[steps[step].lane]);
+    s = b->lab->lanes[conform_pass_lane(b, step)];
+    status = b->sizes.apart || b->sizes.posted ? call_apart(b, step, calls[step], &room.io, s)
+                                               : calls[step](b->instance, &room.io, s);
     memset(&room, 0xff, sizeof(room)); /* work on the stream may not look at it */
     return status;
 }
@@ -635,6 +639,25 @@ static void shared_experts_may_be_called_apart(conform_t *t)
     conform_lab_close(&lab);
 }
 
+static void rows_may_be_posted(conform_t *t)
+{
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t) || !conform_block_takes_posted(&lab))
+        return;
+    for (const layer_t *l = layers; l->batch > 0; l++)
+        for (int how = 0; how < 4; how++) {
+            const dp_recompute_t recompute = how & 1 ? DP_RECOMPUTE_FULL : DP_RECOMPUTE_NONE;
+            const block_t blocks[2] = {
+                {.rank = t->rank, .ranks = t->size, .recompute = recompute},
+                {.rank = t->rank, .ranks = t->size, .recompute = recompute, .posted = 1, .apart = (uint32_t)how >> 1}};
+
+            if (l->experts % (uint32_t)t->size == 0 && !same_bits(&lab, l, blocks, "rows exchanged and rows posted"))
+                return;
+        }
+    conform_lab_close(&lab);
+}
+
 static void a_plugin_may_do_dispatch_and_combine(conform_t *t)
 {
     const dp_plugin_t *plugin;
@@ -940,6 +963,10 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(shared_experts_may_be_called_apart, 2,
                   "With config.apart, if the plugin has it, shared experts and the sum of the rows are separate "
                   "calls, with the same bits."),
+     .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
+    {CONFORM_CASE(rows_may_be_posted, 2,
+                  "With config.posted, if the plugin has it, calls on one stream post their rows and those that need "
+                  "them wait, with the same bits."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(ties_go_to_the_lower_expert, 0, "Of equal scores the lower expert is chosen.")},
     {CONFORM_CASE(

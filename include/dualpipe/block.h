@@ -27,8 +27,8 @@
  * NULL one with DP_ERR_INVALID and its name.
  *
  * Since 0.2: dp_param_t.shared, dp_recompute_t, dp_block_sizes_t.backward_buffer_bytes,
- * .recomputes, .apart, .cache_bytes; dp_io_t.backward_buffer, .tokens, .documents, .document_ends,
- * .cache, .slots, .past. */
+ * .recomputes, .apart, .cache_bytes, .posted; dp_io_t.backward_buffer, .tokens, .documents,
+ * .document_ends, .cache, .slots, .past. */
 #ifndef DUALPIPE_BLOCK_H
 #define DUALPIPE_BLOCK_H
 
@@ -91,6 +91,7 @@ typedef struct dp_block_sizes {
     uint64_t apart; /* 64 bits: behind what was padding */
     /* Bytes of dp_io_t.cache: what a layer keeps of all requests from step to step; 0: nothing */
     size_t cache_bytes;
+    uint64_t posted; /* 1: as `apart`, of the configuration's `posted` */
 } dp_block_sizes_t;
 #define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, recomputes)
 

@@ -41,15 +41,14 @@ static dp_status_t load_kind(const char *kind, const char *name, const dp_build_
     return dp_plugin_interface(plugin, id, least, table_out);
 }
 
-/* A plugin that does not know `apart` goes on with whole calls, and its sizes say so. */
-static dp_status_t check_apart(uint32_t wanted, dp_status_t status, const dp_block_sizes_t *sizes, const char *kind)
+/* A plugin that does not know a switch goes on as without it, and its sizes say so. */
+static dp_status_t check_switch(const char *name, uint64_t wanted, uint64_t taken, const char *kind)
 {
-    if (status < 0 || wanted == sizes->apart)
-        return status;
+    if (wanted == taken)
+        return DP_OK;
     return dp_fail(DP_ERR_UNSUPPORTED,
-                   "dp_moe_block_open: apart is %u, and the %s plugin is called as for %d: give 0, or take another "
-                   "plugin",
-                   wanted, kind, (int)sizes->apart);
+                   "dp_moe_block_open: %s is %d, and the %s plugin is called as for %d: give 0, or take another plugin",
+                   name, (int)wanted, kind, (int)taken);
 }
 
 static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *context,
@@ -72,7 +71,8 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
     config.device_vt = context->device_vt;
     config.device = context->device;
     DO(b->attention_vt->open(context->host, &config, &b->attention));
-    DO(check_apart(config.apart, b->attention_vt->sizes(b->attention, &sizes), &sizes, "attention"));
+    DO(b->attention_vt->sizes(b->attention, &sizes));
+    DO(check_switch("apart", config.apart, sizes.apart, "attention"));
     if (config.cache_slots > 0 && sizes.cache_bytes == 0)
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "dp_moe_block_open: cache_slots is %u, and the attention plugin keeps no keys and values: give "
@@ -113,7 +113,9 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
     config.comm_size = context->expert_size;
     config.exchange_id = 0;
     DO(b->moe_vt->open(context->host, &config, &b->moe));
-    return check_apart(config.apart, b->moe_vt->sizes(b->moe, &sizes), &sizes, "MoE");
+    DO(b->moe_vt->sizes(b->moe, &sizes));
+    DO(check_switch("apart", config.apart, sizes.apart, "MoE"));
+    return check_switch("posted", config.posted, sizes.posted, "MoE");
 }
 
 static dp_status_t open_replicas(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_config_t *moe)

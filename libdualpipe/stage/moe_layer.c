@@ -7,7 +7,8 @@
  *              route(W) + attention(W)
  *
  * Where an instance was opened with `apart` it has the segments of types.h: attention in halves, of
- * which the second has route, or shared experts and the sum.
+ * which the second has route, or shared experts and the sum. With `posted` dispatch and combine are
+ * on the compute lane, and there is a sum, which waits for combine.
  *
  * with recompute of experts and of attention before their I where the blocks want it. Parameters,
  * saved, backward_buffer and work memory of the layer are those of attention followed by those of
@@ -347,7 +348,8 @@ static dp_segment_t *put_segment(dp_moe_layer_t *layer, const dp_segment_t *segm
 /* With R where a block wants it. */
 static void put_segments(dp_moe_layer_t *layer)
 {
-    const bool halves = layer->attention_sizes.apart, apart = layer->moe_sizes.apart;
+    const bool halves = layer->attention_sizes.apart, apart = layer->moe_sizes.apart, posted = layer->moe_sizes.posted;
+    const dp_lane_t lane = posted ? DP_LANE_COMPUTE : DP_LANE_ALL_TO_ALL;
     dp_segment_t *put;
 
     if (halves)
@@ -359,12 +361,13 @@ static void put_segments(dp_moe_layer_t *layer)
         put->backward_weight = attend_backward_weight;
     }
     put->recompute = layer->attention_sizes.recomputes ? attention_recompute : NULL;
-    (void)put_segment(layer, &dispatch);
+    put_segment(layer, &dispatch)->lane = lane;
     put_segment(layer, &mlp)->recompute = layer->moe_sizes.recomputes ? experts_recompute : NULL;
     if (apart)
         put_segment(layer, &shared)->recompute = layer->moe_sizes.recomputes ? shared_recompute : NULL;
     put = put_segment(layer, &combine);
-    if (apart) {
+    put->lane = lane;
+    if (apart || posted) {
         put->forward = combine_rows_forward;
         put->backward_input = combine_rows_backward;
         (void)put_segment(layer, &sum);
@@ -450,6 +453,8 @@ static dp_status_t check_calls(const dp_moe_layer_t *layer)
           DP_HAS(a, dp_attention_vt_t, attend_backward_weight) &&
           DP_HAS(a, dp_attention_vt_t, project_backward_weight)))
         return dp_fail(DP_ERR_PLUGIN, "MoE layer: the attention plugin asks to be called in halves and has not all");
+    if (layer->moe_sizes.posted && !(DP_HAS(m, dp_moe_vt_t, sum) && DP_HAS(m, dp_moe_vt_t, sum_backward)))
+        return dp_fail(DP_ERR_PLUGIN, "MoE layer: the MoE plugin posts, and has no call that waits for combine");
     if (layer->moe_sizes.apart &&
         !(DP_HAS(m, dp_moe_vt_t, shared) && DP_HAS(m, dp_moe_vt_t, sum) && DP_HAS(m, dp_moe_vt_t, sum_backward) &&
           DP_HAS(m, dp_moe_vt_t, shared_backward_input) && DP_HAS(m, dp_moe_vt_t, shared_backward_weight) &&

@@ -20,6 +20,7 @@ static dp_status_t open_link(const moe_dims_t *n, const dp_moe_config_t *c, uint
         .id = id,
         .row_bytes = (size_t)n->row_bytes,
         .capacity_rows = (uint32_t)room,
+        .slots = MOE_LINK_SLOTS,
         .label = label,
     };
 

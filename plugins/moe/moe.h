@@ -16,7 +16,7 @@
 typedef struct moe_rules {
     const char *plugin;    /* its name, for messages */
     bool bf16;             /* as well as DP_F32 and DP_F64 */
-    bool apart;            /* takes config.apart */
+    bool apart, posted;    /* takes config.apart, .posted */
     bool capacity;         /* makes room by config.capacity; otherwise for the worst case always */
     int32_t row_alignment; /* of sent rows, in bytes: a multiple of 16 */
     int32_t most_experts, most_ranks, most_tokens;
@@ -44,6 +44,7 @@ void moe_write_names(const moe_dims_t *n, char *names);
 void moe_list_params(const moe_dims_t *n, const char *names, dp_param_t *params_out);
 
 /* link.c: the exchanges of an instance. */
+enum { MOE_LINK_SLOTS = 2 };
 typedef struct moe_link {
     dp_exchange_t *exchange;
     uint32_t number; /* of the next one */

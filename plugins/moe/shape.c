@@ -98,6 +98,23 @@ static dp_status_t check_ranks(const dp_host_t *host, const moe_rules_t *rules, 
     return DP_OK;
 }
 
+static dp_status_t check_switch(const dp_host_t *host, const moe_rules_t *rules, const char *name, uint64_t value,
+                                const char *why_not)
+{
+    if (value == 0 || (value == 1 && why_not == NULL))
+        return DP_OK;
+    return DP_FAIL(host, value > 1 ? DP_ERR_INVALID : DP_ERR_UNSUPPORTED, "%s: %s is %llu: %s", rules->plugin, name,
+                   (unsigned long long)value, value > 1 ? "must be 0 or 1" : why_not);
+}
+
+static const char *why_not_posted(const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    return !rules->posted                                     ? "it does not post what it sends: give 0"
+           : c->ep_vt != NULL                                 ? "a plugin of dp.ep.draft/1 posts nothing: give 0"
+           : !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_post) ? "the comm has no exchange_post: give 0"
+                                                              : NULL;
+}
+
 static dp_status_t check_moe_config(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
 {
     DO(check_config_structs(host, rules->plugin, c));
@@ -105,10 +122,9 @@ static dp_status_t check_moe_config(const dp_host_t *host, const moe_rules_t *ru
     DO(check_experts(host, rules, c));
     DO(check_groups(host, rules, c));
     DO(check_reals(host, rules, c));
-    if (c->apart > 1 || (c->apart != 0 && !rules->apart))
-        return DP_FAIL(host, c->apart > 1 ? DP_ERR_INVALID : DP_ERR_UNSUPPORTED, "%s: apart is %u: %s", rules->plugin,
-                       c->apart,
-                       c->apart > 1 ? "must be 0 or 1" : "it has no separate call for shared experts: give 0");
+    DO(check_switch(host, rules, "apart", c->apart,
+                    rules->apart ? NULL : "it has no separate call for shared experts: give 0"));
+    DO(check_switch(host, rules, "posted", c->posted, why_not_posted(rules, c)));
     return check_ranks(host, rules, c);
 }
 

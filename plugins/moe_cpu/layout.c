@@ -36,7 +36,7 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, const dp
     return !c.saved.overflow && !c.backward_buffer.overflow;
 }
 
-static bool layout_work(const moe_dims_t *n, bool apart, const dp_ep_sizes_t *ep, moe_layout_t *l, size_t element)
+static bool layout_work(const moe_dims_t *n, bool sums, const dp_ep_sizes_t *ep, moe_layout_t *l, size_t element)
 {
     layout_t c = {.alignment = 64};
 
@@ -46,7 +46,7 @@ static bool layout_work(const moe_dims_t *n, bool apart, const dp_ep_sizes_t *ep
     } else {
         l->work.rows = layout_take(&c, n->sent_rows, n->row_bytes, 1);
     }
-    if (ep != NULL || apart)
+    if (ep != NULL || sums)
         l->work.returned = layout_take(&c, (size_t)n->tokens * (size_t)n->top_k, n->hidden, element);
     l->work.shared = layout_take(&c, n->tokens, n->hidden, element);
     l->work.dweights = layout_take(&c, n->tokens, n->top_k, sizeof(double));
@@ -78,7 +78,7 @@ dp_status_t moe_layout_init(const dp_moe_t *moe, const dp_ep_sizes_t *ep, size_t
     const moe_dims_t *n = &moe->n;
 
     l->params = moe_params_of(n);
-    if (!layout_saved(n, moe->recompute, ep, l, element) || !layout_work(n, moe->apart, ep, l, element) ||
+    if (!layout_saved(n, moe->recompute, ep, l, element) || !layout_work(n, moe->sums, ep, l, element) ||
         !layout_scratch(n, ep, l, element))
         return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
                        "moe_cpu: the memory of one micro-batch does not fit this machine's addresses");

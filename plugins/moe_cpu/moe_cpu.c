@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * moe_cpu.c: the plugin and its calls. A call puts kernels and exchanges on the stream it is given
- * and returns; the only state an instance changes is the number of its next exchange. */
+ * and returns; the only state an instance changes is the number of its next exchange, and what it
+ * has posted. */
 #include "moe_cpu.h"
 #include "plugins/common/check.h"
 #include "plugins/common/do.h"
@@ -14,6 +15,7 @@ _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task is the argument 
 /* 32 bits count the elements of every matrix that BLAS is given. */
 static const moe_rules_t rules = {.plugin = "moe_cpu",
                                   .apart = true,
+                                  .posted = true,
                                   .row_alignment = 16,
                                   .most_experts = 1 << 20,
                                   .most_ranks = 1 << 20,
@@ -61,16 +63,66 @@ static dp_status_t compute_on(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t 
     return status < 0 ? status : launch_task(moe, kernel, &t, s);
 }
 
+/* ---- rows ---- */
+
+/* Waits for the rows of the oldest post and works on them. scratch: of the call that waits. */
+static dp_status_t take_oldest(dp_moe_t *moe, moe_way_t *way, char *scratch, dp_stream_t *s)
+{
+    const dp_comm_vt_t *vt = moe->comm_vt;
+    const uint32_t number = way->taken;
+    moe_post_t *post = &way->posts[number % MOE_LINK_SLOTS];
+
+    post->task.scratch = scratch;
+    DO(vt->exchange_wait(way->link.exchange, number, s));
+    DO(launch_task(moe, post->kernel, &post->task, s));
+    way->taken++;
+    return vt->exchange_release(way->link.exchange, number, s);
+}
+
+/* What this pass has posted, and all before it. Two passes may post in one order and compute in
+ * another, and more of them than there are slots. */
+static dp_status_t take_posted(dp_moe_t *moe, moe_way_t *way, const moe_task_t *t, dp_stream_t *s)
+{
+    const uint32_t end = way->link.number;
+    uint32_t own = way->taken;
+
+    while (own != end && way->posts[own % MOE_LINK_SLOTS].task.work != t->work)
+        own++;
+    while (own != end && way->taken != own + 1)
+        DO(take_oldest(moe, way, t->scratch, s));
+    return DP_OK;
+}
+
+static dp_status_t post_rows(dp_moe_t *moe, moe_way_t *way, moe_task_t *t, const int32_t *offsets,
+                             const int32_t *counts, dp_launch_fn kernel, dp_stream_t *s)
+{
+    moe_link_t *link = &way->link;
+    const void *rows;
+
+    if (link->number - way->taken == MOE_LINK_SLOTS)
+        DO(take_oldest(moe, way, t->scratch, s));
+    DO(moe->comm_vt->exchange_post(link->exchange, link->number, t->work + moe->layout.work.rows, offsets, counts,
+                                   &rows, &t->counts, s));
+    t->rows = rows;
+    t->room = link->room;
+    way->posts[link->number++ % MOE_LINK_SLOTS] = (moe_post_t){*t, kernel};
+    return DP_OK;
+}
+
 /* The rows in work go to their ranks; `kernel` works on those that come. */
-static dp_status_t exchange_rows(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size_t offsets, size_t counts,
+static dp_status_t exchange_rows(dp_moe_t *moe, moe_way_t *way, moe_task_t *t, size_t offsets_at, size_t counts_at,
                                  dp_launch_fn kernel, dp_stream_t *s)
 {
     const dp_comm_vt_t *vt = moe->comm_vt;
+    const int32_t *offsets = (const int32_t *)(t->saved + offsets_at),
+                  *counts = (const int32_t *)(t->saved + counts_at);
+    moe_link_t *link = &way->link;
     const uint32_t number = link->number;
     const void *rows;
 
-    DO(vt->exchange(link->exchange, number, t->work + moe->layout.work.rows, (const int32_t *)(t->saved + offsets),
-                    (const int32_t *)(t->saved + counts), &rows, &t->counts, s));
+    if (moe->posted)
+        return post_rows(moe, way, t, offsets, counts, kernel, s);
+    DO(vt->exchange(link->exchange, number, t->work + moe->layout.work.rows, offsets, counts, &rows, &t->counts, s));
     link->number++;
     t->rows = rows;
     t->room = link->room;
@@ -91,6 +143,18 @@ static dp_status_t exchange_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kern
     const moe_dispatch_layout_t *l = &moe->layout.saved.dispatch;
 
     return exchange_rows(moe, &moe->back, t, l->back_offsets, l->back_counts, kernel, s);
+}
+
+/* Computes with rows that came `way`: where they were posted it waits for them. */
+static dp_status_t compute_on_rows(dp_moe_t *moe, moe_way_t *way, const dp_moe_io_t *io, dp_stream_t *s,
+                                   dp_launch_fn kernel, const char *call, unsigned need)
+{
+    moe_task_t t;
+
+    DO(begin_call(moe, io, call, need, &t));
+    if (moe->posted)
+        DO(take_posted(moe, way, &t, s));
+    return launch_task(moe, kernel, &t, s);
 }
 
 /* What every call of dp.ep.draft/1 is given. Calls back bring their rows to work.returned. */
@@ -169,26 +233,26 @@ static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_
 
 static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute_on(moe, io, s, moe->kernels->experts, "experts", 0);
+    return compute_on_rows(moe, &moe->out, io, s, moe->kernels->experts, "experts", 0);
 }
 
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
 
-    DO(begin_call(moe, io, "combine", moe->apart ? 0 : MOE_NEED_Y, &t));
+    DO(begin_call(moe, io, "combine", moe->sums ? 0 : MOE_NEED_Y, &t));
     if (moe->ep_vt == NULL)
-        return exchange_back(moe, &t, moe->apart ? moe->kernels->take_returned : moe->kernels->take_combine, s);
+        return exchange_back(moe, &t, moe->sums ? moe->kernels->take_returned : moe->kernels->take_combine, s);
     DO(ep_combine(moe, &t, s));
-    return moe->apart ? DP_OK : launch_task(moe, moe->kernels->sum, &t, s);
+    return moe->sums ? DP_OK : launch_task(moe, moe->kernels->sum, &t, s);
 }
 
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
 
-    DO(begin_call(moe, io, "combine_backward", moe->apart ? 0 : MOE_NEED_DY, &t));
-    if (!moe->apart)
+    DO(begin_call(moe, io, "combine_backward", moe->sums ? 0 : MOE_NEED_DY, &t));
+    if (!moe->sums)
         DO(launch_task(moe, moe->kernels->sum_backward, &t, s));
     if (moe->ep_vt == NULL)
         DO(launch_task(moe, moe->kernels->combine_backward, &t, s));
@@ -198,7 +262,7 @@ static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp
 
 static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute_on(moe, io, s, moe->kernels->experts_backward_input, "experts_backward_input", 0);
+    return compute_on_rows(moe, &moe->out, io, s, moe->kernels->experts_backward_input, "experts_backward_input", 0);
 }
 
 static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -220,7 +284,7 @@ static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, d
 
 static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute_on(moe, io, s, moe->kernels->route_backward_input, "route_backward_input", 0);
+    return compute_on_rows(moe, &moe->back, io, s, moe->kernels->route_backward_input, "route_backward_input", 0);
 }
 
 static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -242,11 +306,15 @@ static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, d
         return compute_on(moe, io, s, moe->kernels->name, #name, need);                                                \
     }
 CALL_APART(shared, 0)
-CALL_APART(sum, MOE_NEED_Y)
 CALL_APART(sum_backward, MOE_NEED_DY)
 CALL_APART(shared_backward_input, 0)
 CALL_APART(shared_backward_weight, MOE_NEED_GRADS | MOE_NEED_NO_WORK)
 CALL_APART(shared_recompute, MOE_NEED_NO_WORK)
+
+static dp_status_t moe_sum(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    return compute_on_rows(moe, &moe->back, io, s, moe->kernels->sum, "sum", MOE_NEED_Y);
+}
 
 static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
 {
@@ -313,6 +381,8 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     if (status >= 0) {
         opened.recompute = config->recompute;
         opened.apart = config->apart != 0;
+        opened.posted = config->posted != 0;
+        opened.sums = opened.apart || opened.posted;
     }
     if (status >= 0)
         status = check_backends(host, config);
@@ -328,7 +398,7 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     if (status >= 0 && moe == NULL)
         status = DP_FAIL(host, DP_ERR_NOMEM, "moe_cpu: no memory for an instance with %d experts", opened.n.local);
     if (status >= 0 && opened.ep_vt == NULL)
-        status = moe_open_links(&opened.n, config, &opened.out, &opened.back);
+        status = moe_open_links(&opened.n, config, &opened.out.link, &opened.back.link);
     if (status < 0) {
         close_ep(&opened);
         if (moe != NULL)
@@ -357,6 +427,7 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
         .param_count = moe->layout.params.count,
         .nparams = moe->layout.params.nparams,
         .apart = moe->apart,
+        .posted = moe->posted,
     };
 
     return answer_sizes(moe->host, rules.plugin, &sizes, sizes_out);

@@ -34,7 +34,7 @@ typedef struct moe_layout {
         /* sent rows, on the way out and later on the way back. With dp.ep.draft/1 those that its
          * backend is given: [T,d] on the way out, [N,d] on the way back. */
         size_t rows;
-        size_t returned;     /* [T,k,d] what it brings back; without it, where calls are apart */
+        size_t returned;     /* [T,k,d] what it brings back; without it, where the sum is a call */
         size_t row_dweights; /* double [N] for it: gradients of the weights of received rows */
         /* [T,d] forward: output of the shared experts. backward: gradient of n */
         size_t shared;
@@ -84,21 +84,35 @@ typedef struct moe_kernels {
 
 extern const moe_kernels_t moe_kernels_f32, moe_kernels_f64;
 
+/* Rows under way, and who works on them when they are there. */
+typedef struct moe_post {
+    moe_task_t task;
+    dp_launch_fn kernel;
+} moe_post_t;
+
+/* An exchange, and what is posted on it: numbers from `taken` on. */
+typedef struct moe_way {
+    moe_link_t link;
+    moe_post_t posts[MOE_LINK_SLOTS];
+    uint32_t taken;
+} moe_way_t;
+
 struct dp_moe {
     const dp_host_t *host;
     const dp_device_vt_t *device_vt;
     const dp_comm_vt_t *comm_vt;
-    moe_link_t out, back;    /* tokens' owner to expert, and back */
+    moe_way_t out, back;     /* tokens' owner to expert, and back */
     const dp_ep_vt_t *ep_vt; /* NULL: the two links send the rows */
     dp_ep_t *ep;
     const moe_kernels_t *kernels;
     moe_dims_t n;
     moe_layout_t layout;
     dp_recompute_t recompute;
-    bool apart; /* shared experts and the sum of the rows are separate calls */
+    /* shared experts are separate calls; so is the sum of the rows; rows are posted */
+    bool apart, sums, posted;
 };
 
-/* Of an instance whose dims, recompute and apart are set. ep: what the backend of dp.ep.draft/1
+/* Of an instance whose dims, recompute and sums are set. ep: what the backend of dp.ep.draft/1
  * asks for, or NULL; element: bytes of one. */
 dp_status_t moe_layout_init(const dp_moe_t *moe, const dp_ep_sizes_t *ep, size_t element, moe_layout_t *layout_out);
 

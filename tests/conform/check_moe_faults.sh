@@ -48,6 +48,7 @@ top_k_may_be_anything               wrong_settings_are_refused
 open_keeps_memory                   memory_that_runs_out_leaves_nothing
 numbers_of_experts_are_local        ranks_share_the_experts
 apart_is_dropped                    shared_experts_may_be_called_apart
+posted_is_dropped                   rows_may_be_posted
 END
 
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so
@@ -57,6 +58,8 @@ try moe mock_moe_replicas replica_of_another_microbatch rows_go_to_replicas_in_t
 try moe mock_moe_replicas placement_is_ignored replicas_share_the_rows
 try moe mock_moe_replicas groups_are_ignored groups_are_judged_by_several
 try moe mock_moe_replicas one_group_more tokens_choose_from_few_groups
+try moe mock_moe_replicas rows_are_not_awaited rows_may_be_posted
+try moe mock_moe_replicas posted_rows_are_overwritten rows_may_be_posted
 try moe mock_moe_replicas a_plugin_doubles_the_weights a_plugin_may_do_dispatch_and_combine
 
 [ $failures -eq 0 ]

@@ -3,13 +3,16 @@
  * test_moe_block.c: layers from the names of plugins, trained in pipelines: the auxiliary loss that
  * a step returns is that of a reference in double, with one set of bits for all schedules; what
  * cannot be is refused. Attention's output weights are zero, so that a layer is its mixture of
- * experts. Layers cut finer give the same bits, in training and in the orders of inference. */
+ * experts. Layers cut finer give the same bits, and so do posted transfers, in training and in the
+ * orders of inference. */
 #include "conform/reference.h"
 #include "tests/support/suite.h"
 
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/moe_layers.h>
+#include <dualpipe/run.h>
 #include <dualpipe/schedule.h>
+#include <dualpipe/timeline.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +35,8 @@ typedef struct rank {
     dp_status_t status;
     char message[1024];
     double aux_loss, loss, losses[M];
-    uint64_t digest; /* of all gradients */
+    uint64_t digest;  /* of all gradients */
+    char order[2048]; /* where `noted`: what the compute lane ran, "mlp0" of micro-batch 0 */
     pthread_t thread;
 } rank_t;
 
@@ -61,7 +65,9 @@ static const dp_moe_config_t moe = {.struct_size = sizeof(moe),
 
 /* Of blocks that are opened from now on. */
 static const char *ep_name;
-static int halves, apart;
+static int halves, apart, posted, noted;
+static const char *comm;  /* NULL: shm */
+static const char *braid; /* not NULL: of the schedule of make_braid, in this order */
 static dp_recompute_t recompute;
 static int forwards = DP_FORWARDS_SERIAL; /* else steps have forwards alone, in this order */
 static int32_t microbatches = M;
@@ -134,6 +140,7 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
         options.attention_config = &cut;
         config.replicas = (uint32_t)rank->replicas;
         config.apart = (uint32_t)apart;
+        config.posted = (uint64_t)posted;
         cut.apart = (uint32_t)halves;
         config.recompute = cut.recompute = recompute;
         status = dp_moe_block_open(context, &options, &rank->block);
@@ -245,6 +252,23 @@ static dp_status_t step(rank_t *rank, dp_pipeline_t *p)
     return status;
 }
 
+static void note_order(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_timeline_t *timeline;
+    int64_t count;
+    const dp_span_t *spans;
+
+    ck_assert_int_eq(dp_pipeline_timeline(p, &timeline), DP_OK);
+    spans = dp_timeline_spans(timeline, 0, &count);
+    for (int64_t k = 0; k < count; k++)
+        if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].lane == DP_LANE_COMPUTE) {
+            ck_assert(k == 0 || spans[k].start_ns >= spans[k - 1].start_ns);
+            sprintf(rank->order + strlen(rank->order), "%s%d ", dp_timeline_name_text(timeline, spans[k].name),
+                    (int)spans[k].microbatch);
+        }
+    dp_timeline_free(timeline);
+}
+
 /* The forwards of the layout's method. */
 static dp_status_t make_forwards(const layout_t *layout, dp_schedule_t **forwards_out)
 {
@@ -259,12 +283,36 @@ static dp_status_t make_forwards(const layout_t *layout, dp_schedule_t **forward
     return status;
 }
 
+/* Two forwards and a backward beside each other: three passes that post rows, over exchanges of two
+ * slots. */
+static dp_status_t make_braid(dp_schedule_t **schedule_out)
+{
+    static const dp_pass_t passes[] = {{DP_OP_F, 0, 0, 1}, {DP_OP_F, 0, 0, 2}, {DP_OP_B, 0, 0, 0}};
+    static const int64_t nops = 6;
+    dp_schedule_t *schedule;
+    int32_t number = -1;
+    dp_status_t status = dp_schedule_create(NULL, DP_PLACE_LINE, 1, microbatches, 1, &nops, schedule_out);
+
+    if (status < 0)
+        return status;
+    schedule = *schedule_out;
+    status = dp_schedule_add_braid(schedule, &(dp_braid_t){3, passes, braid}, &number);
+    schedule->ops[0] = (dp_op_t){DP_OP_F, 0, -1, 0, -1};
+    schedule->ops[1] = (dp_op_t){DP_OP_BRAID, -1, -1, number, -1};
+    for (int32_t m = 1; m < 3; m++)
+        schedule->ops[1 + m] = (dp_op_t){DP_OP_B, 0, -1, m, -1};
+    schedule->ops[4] = (dp_op_t){DP_OP_F, 0, -1, 3, -1};
+    schedule->ops[5] = (dp_op_t){DP_OP_B, 0, -1, 3, -1};
+    return status;
+}
+
 static void *rank_main(void *arg)
 {
     rank_t *rank = arg;
     dp_pipeline_options_t options = {.struct_size = sizeof(options),
                                      .group = rank->group,
                                      .ep = rank->layout->ep,
+                                     .comm = comm,
                                      .method = rank->layout->method,
                                      .microbatches = microbatches,
                                      .boundary_bytes = TENSOR * sizeof(double),
@@ -277,10 +325,14 @@ static void *rank_main(void *arg)
 
     if (forwards != DP_FORWARDS_SERIAL)
         ck_assert_int_eq(make_forwards(rank->layout, &schedule), DP_OK);
+    if (braid != NULL)
+        ck_assert_int_eq(make_braid(&schedule), DP_OK);
     options.schedule = schedule;
     rank->status = dp_pipeline_open(&options, &p);
     if (rank->status >= 0)
         rank->status = step(rank, p);
+    if (noted && rank->status >= 0)
+        note_order(rank, p);
     snprintf(rank->message, sizeof(rank->message), "%s", rank->status < 0 ? dp_last_error() : "");
     dp_pipeline_close(p);
     dp_schedule_free(schedule);
@@ -496,7 +548,18 @@ START_TEST(what_cannot_be_is_refused)
     /* as one that does not know it */
     ck_assert_int_eq(setenv("MOCK_FAULT", "apart_is_dropped", 1), 0);
     refuse(&options, "apart is 1, and the MoE plugin is called as for 0");
+    config = moe;
+    config.posted = 1; /* would send its rows in the call */
+    refuse(&options, "moe_mine: it has no replicas");
+    ck_assert_int_eq(setenv("MOCK_FAULT", "posted_is_dropped", 1), 0);
+    refuse(&options, "posted is 1, and the MoE plugin is called as for 0");
     ck_assert_int_eq(unsetenv("MOCK_FAULT"), 0);
+    options = options_of(&config);
+    options.ep = "exchange";
+    refuse(&options, "moe_cpu: posted is 1: a plugin of dp.ep.draft/1 posts nothing: give 0");
+    options = options_of(&config);
+    config.posted = 2;
+    refuse(&options, "moe_cpu: posted is 2: must be 0 or 1");
     config = moe;
     options = options_of(&config);
     ck_assert_int_eq(setenv("DUALPIPE_PLUGINS", "ep=abacus", 1), 0);
@@ -563,14 +626,106 @@ START_TEST(forwards_in_the_orders_of_inference_have_the_same_bits)
         ck_assert_msg(plain[0].status == DP_OK, "%s", plain[0].message);
         for (int r = 0; r < RANKS_MOST; r++)
             plain[r].digest = 0, plain[r].aux_loss = 0; /* of a whole step */
-        for (int how = 0; how < 8; how++) {
+        for (int how = 0; how < 16; how++) {
             forwards = how & 1 ? DP_FORWARDS_DECODE : DP_FORWARDS_PREFILL;
-            halves = how >> 1 & 1, apart = how >> 2;
+            halves = how >> 1 & 1, apart = how >> 2 & 1, posted = how >> 3;
             const int n = run(braided, &serving[k], 0);
             for (int r = 0; r < n; r++)
                 braided[r].aux_loss = 0;
             same_bits(&serving[k], plain, braided, n);
         }
+        halves = apart = posted = 0;
+    }
+}
+END_TEST
+
+/* ---- posted transfers ---- */
+
+static void train_posted(const layout_t *layout, const char *over)
+{
+    rank_t plain[RANKS_MOST], ranks[RANKS_MOST];
+
+    run(plain, layout, 0);
+    ck_assert_msg(plain[0].status == DP_OK, "%s", plain[0].message);
+    posted = 1;
+    comm = over;
+    for (int how = over == NULL ? 0 : 3; how < 4; how++) {
+        halves = how & 1, apart = how >> 1;
+        same_bits(layout, plain, ranks, run(ranks, layout, 0));
+    }
+    halves = apart = posted = 0;
+    comm = NULL;
+}
+
+/* _i: whether all is recomputed. */
+START_TEST(posted_rows_train_with_the_same_bits)
+{
+    static const layout_t posting[] = {{"1f1b", 1, 1},      {"1f1b", 1, 4}, {"dualpipe", 2, 2},
+                                       {"dualpipev", 2, 1}, {"zb1p", 2, 2}, {"interleaved", 2, 1}};
+
+    recompute = _i ? DP_RECOMPUTE_FULL : DP_RECOMPUTE_NONE;
+    for (size_t k = 0; k < sizeof(posting) / sizeof(posting[0]); k++)
+        train_posted(&posting[k], NULL);
+}
+END_TEST
+
+START_TEST(posted_rows_may_go_over_libfabric)
+{
+    static const layout_t layout = {"1f1b", 1, 2};
+    const dp_plugin_t *plugin;
+
+    if (dp_plugin_load("comm_ofi", &plugin) >= 0) /* it is built */
+        train_posted(&layout, "ofi");
+}
+END_TEST
+
+/* What the profiles publish, on one lane: a transfer stands where it is posted, and is awaited by
+ * the next MLP or sum of its micro-batch. The first is what prefill calls micro-batch 1. */
+START_TEST(posted_rows_are_enqueued_as_published)
+{
+    static const layout_t layout = {"1f1b", 1, 1};
+    static const char *const cycles[] = {
+        "attention0 dispatch0 shared1 sum1 attention1 dispatch1 mlp0 combine0 mlp1 combine1 shared0 sum0 ",
+        "shared0 sum1 project1 mlp0 combine0 attention1 dispatch1 "
+        "shared1 sum0 project0 mlp1 combine1 attention0 dispatch0 "};
+    rank_t ranks[RANKS_MOST];
+    char twice[512];
+
+    microbatches = 2;
+    noted = apart = posted = 1;
+    for (int decode = 0; decode < 2; decode++) {
+        forwards = decode ? DP_FORWARDS_DECODE : DP_FORWARDS_PREFILL;
+        halves = decode;
+        run(ranks, &layout, 0);
+        ck_assert_msg(ranks[0].status == DP_OK, "%s", ranks[0].message);
+        snprintf(twice, sizeof(twice), "%s%s", cycles[decode], cycles[decode]);
+        ck_assert_msg(strstr(ranks[0].order, twice) != NULL, "%s", ranks[0].order);
+    }
+}
+END_TEST
+
+START_TEST(more_passes_may_post_than_there_are_slots)
+{
+    static const layout_t layout[] = {{"1f1b", 1, 1}, {"1f1b", 1, 2}};
+    enum { SEGMENTS = 6 * LAYERS + 2 };
+    char letters[4 * SEGMENTS + 1] = "cCcCcCaaabbb", *end = letters + 12;
+    rank_t plain[RANKS_MOST], ranks[RANKS_MOST];
+
+    /* the backward and both forwards have posted, and then one goes on after the other */
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 3; i < SEGMENTS; i++)
+            *end++ = (char)('a' + pass);
+    for (int i = 3; i < SEGMENTS; i++)
+        *end++ = 'c', *end++ = 'C';
+    microbatches = 4;
+    apart = 1;
+    for (int k = 0; k < 4; k++) {
+        braid = k & 1 ? letters : "turns";
+        run(plain, &layout[k >> 1], 0);
+        ck_assert_msg(plain[0].status == DP_OK, "%s", plain[0].message);
+        posted = 1;
+        same_bits(&layout[k >> 1], plain, ranks, run(ranks, &layout[k >> 1], 0));
+        posted = 0;
     }
 }
 END_TEST
@@ -578,15 +733,21 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("moe_block");
-    TCase *block = tcase_create("block");
+    TCase *block = tcase_create("block"), *rows = tcase_create("posted");
 
     tcase_set_timeout(block, 120);
+    tcase_set_timeout(rows, 120);
     tcase_add_test(block, the_auxiliary_loss_reaches_the_trainer);
     tcase_add_test(block, replicas_are_opened_with_the_block);
     tcase_add_test(block, a_plugin_may_carry_the_rows);
     tcase_add_test(block, what_cannot_be_is_refused);
     tcase_add_loop_test(block, a_layer_cut_finer_trains_with_the_same_bits, 0, 8);
     tcase_add_loop_test(block, forwards_in_the_orders_of_inference_have_the_same_bits, 0, 3);
+    tcase_add_loop_test(rows, posted_rows_train_with_the_same_bits, 0, 2);
+    tcase_add_test(rows, posted_rows_may_go_over_libfabric);
+    tcase_add_test(rows, posted_rows_are_enqueued_as_published);
+    tcase_add_test(rows, more_passes_may_post_than_there_are_slots);
     suite_add_tcase(suite, block);
+    suite_add_tcase(suite, rows);
     return suite_run(suite);
 }

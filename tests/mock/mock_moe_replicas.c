@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas, of groups or of who
- * does dispatch and combine, see fault.h. MOCK_REAL: the file of moe_cpu. */
+ * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas, of groups, of rows that
+ * it posts or of who does dispatch and combine, see fault.h. MOCK_REAL: the file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include "tests/mock/fault.h"
@@ -34,13 +34,38 @@ static dp_status_t route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
     return real()->route(moe, &outer, s);
 }
 
+static const dp_comm_vt_t *comm;
+
+static dp_status_t post(dp_exchange_t *exchange, uint32_t number, const void *send, const int32_t *offsets,
+                        const int32_t *counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+{
+    dp_status_t status = comm->exchange_post(exchange, number, send, offsets, counts, rows_out, counts_out, s);
+
+    if (fault("posted_rows_are_overwritten")) /* the kit's comm has done all that the stream does */
+        memset((void *)(uintptr_t)send, 0, 16);
+    return status;
+}
+
+static dp_status_t await(dp_exchange_t *exchange, uint32_t number, dp_stream_t *s)
+{
+    return fault("rows_are_not_awaited") ? DP_OK : comm->exchange_wait(exchange, number, s);
+}
+
 static dp_status_t open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
 {
+    static dp_comm_vt_t posting;
     dp_moe_config_t changed;
 
-    if (config->struct_size < DP_MOE_CONFIG_MIN || (config->route_groups <= 1 && config->ep_vt == NULL) ||
-        dp_sized_take(&changed, sizeof(changed), config) != 0)
+    if (config->struct_size < DP_MOE_CONFIG_MIN || dp_sized_take(&changed, sizeof(changed), config) != 0 ||
+        (changed.route_groups <= 1 && changed.ep_vt == NULL && changed.posted == 0))
         return real()->open(host, config, moe_out);
+    if (changed.posted != 0) {
+        comm = changed.comm_vt;
+        posting = *comm;
+        posting.exchange_post = post;
+        posting.exchange_wait = await;
+        changed.comm_vt = &posting;
+    }
     if (fault("groups_are_ignored"))
         changed.route_groups = 0;
     if (fault("one_group_more"))

@@ -49,4 +49,4 @@ s/c->top_k > c->experts/(!fault("top_k_may_be_anything") \&\& &)/
 s/^        moe_close(m);/        if (!fault("open_keeps_memory")) &/
 /^static dp_status_t moe_params/,/^}/s/\.expert = (int32_t)(m->rank \* m->local + e)/.expert = (int32_t)((fault("numbers_of_experts_are_local") ? 0 : m->rank * m->local) + e)/
 # what it is asked for and does not do
-s/c->ep_vt != NULL || c->apart != 0)/c->ep_vt != NULL || (c->apart != 0 \&\& !fault("apart_is_dropped")))/
+s/c->apart != 0 || c->posted != 0)/(c->apart != 0 \&\& !fault("apart_is_dropped")) || (c->posted != 0 \&\& !fault("posted_is_dropped")))/

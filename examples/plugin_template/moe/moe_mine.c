@@ -812,10 +812,10 @@ static dp_status_t check(const dp_host_t *host, const dp_moe_config_t *c)
     if (shape->dtype != DP_F32 && shape->dtype != DP_F64)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "moe_mine: dtype %d: use f32 or f64", (int)shape->dtype);
     if (c->replicas != 0 || c->recompute != DP_RECOMPUTE_NONE || c->variable_tokens != 0 || c->route_groups > 1 ||
-        c->ep_vt != NULL || c->apart != 0)
+        c->ep_vt != NULL || c->apart != 0 || c->posted != 0)
         return DP_FAIL(
             host, DP_ERR_UNSUPPORTED,
-            "moe_mine: it has no replicas, recomputation, variable tokens, groups, ep_vt and apart: set them to 0");
+            "moe_mine: it has no replicas, recomputation, variable tokens, groups, ep_vt, apart and posted: give 0");
     if (shape->batch == 0 || shape->sequence == 0 || shape->hidden == 0 || c->expert_hidden == 0 || c->comm_size < 1 ||
         c->comm_rank < 0 || c->comm_rank >= c->comm_size || c->experts == 0 ||
         c->experts % (uint32_t)c->comm_size != 0 || c->top_k == 0 || c->top_k > c->experts)

@@ -100,6 +100,11 @@ typedef struct dp_moe_config {
      * shared experts run beside dispatch or combine. The bits are the same. DP_ERR_UNSUPPORTED: the
      * plugin has no such calls */
     uint32_t apart;
+    /* 1: dispatch, combine and their backwards post the rows (dp_comm_vt_t.exchange_post), and the
+     * call that needs them waits first (see dp_moe_vt_t). All calls are then on the compute lane.
+     * The bits are the same. DP_ERR_UNSUPPORTED: the plugin or the comm cannot, or ep_vt is not
+     * NULL. 64 bits: behind what was padding */
+    uint64_t posted;
 } dp_moe_config_t;
 #define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, ep_vt)
 
@@ -191,7 +196,11 @@ typedef struct dp_moe_vt {
      *  experts: mma.sync". A line without its end; the instance's. [any] */
     const char *(*about)(const dp_moe_t *moe);
 
-    /* With config.apart:
+    /* With config.posted dispatch is awaited by experts, combine by sum, combine_backward by
+     * experts_backward_input, dispatch_backward by route_backward_input. All are on one stream, and
+     * sum and sum_backward are calls as below, with config.apart 0 as well.
+     *
+     * With config.apart:
      *
      *   forward   route | dispatch | experts | combine | sum      shared: after route, before sum
      *   backward  sum_backward | combine_backward | experts_backward_* | dispatch_backward |

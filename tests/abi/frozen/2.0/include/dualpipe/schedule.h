@@ -69,7 +69,8 @@ typedef struct dp_pass {
  *   sets of passes: "turns".
  * - "prefill", "decode": two F, merged as DeepSeek's published profiles have them, layer by layer
  *   of types.h. Other sets of passes: "turns". The first pass is ahead (a) of the other (b), l is a
- *   layer; what a layer is not cut into is left out:
+ *   layer; what a layer is not cut into is left out. More F of one chunk follow these two in turn:
+ *   the third begins where the first ends, as if its layers were more layers of it.
  *     prefill  compute     attn(a,l) shared(b,l-1) attn(b,l) mlp(a,l) mlp(b,l) shared(a,l)
  *              all-to-all  combine(b,l-1) dispatch(a,l) dispatch(b,l) combine(a,l)
  *     decode   compute     attn(a,l) shared(a,l) project(b,l) mlp(a,l) attn(b,l) shared(b,l)
@@ -81,10 +82,11 @@ typedef struct dp_pass {
  * - letters, one for each segment call: `a` is the next segment of pass 0, `b` of pass 1, and so
  *   on. F goes from the first segment to the last, I and W from the last to the first. A B has `a`
  *   for its I and `A` for its W. Every pass has one letter for every segment of its stage (a B one
- *   of each kind), whether that segment has weights or not. `+a` is the next SHARED segment (types.h)
- *   of an F or I, wherever its layer lets it run; `a` then passes over them.
+ *   of each kind), whether that segment has weights or not. `+a` is the next SHARED segment
+ *   (types.h) of an F or I, wherever its layer lets it run; `a` then passes over them.
  * The input of a pass must be there at its first letter, and its output is there behind its last.
- * Under a name, all passes begin at once and end at once. Passes of one chunk do their F, their I
+ * Under a name, all passes begin at once and end at once; of more than two F under "prefill" and
+ * "decode" only two at once. Passes of one chunk do their F, their I
  * and their W in the order in which they are listed, at every segment. Frozen: never grows. */
 typedef struct dp_braid {
     int32_t npasses;
@@ -180,7 +182,8 @@ DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
 DP_API DP_CHECKED dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
 
 /** How dp_schedule_forwards() puts micro-batches 2k and 2k + 1 beside each other: not, or as a
- *  braid in the order of that name. */
+ *  braid in the order of that name. Of "prefill" and "decode" a rank of one chunk has braids as
+ *  long as they can be: nothing drains between pairs. */
 typedef enum dp_forwards {
     DP_FORWARDS_SERIAL = 0,
     DP_FORWARDS_TURNS = 1,
@@ -190,8 +193,8 @@ typedef enum dp_forwards {
 
 /** The forwards of a schedule alone, for forward-only steps. overlap: of dp_forwards_t. In a braid
  * the all-to-all of one micro-batch runs beside attention and experts of the other; a last one of
- * an odd number is alone. Braids stand in the order in which equal devices reach them. Such a braid
- * needs both its inputs to begin, so a channel needs two slots. The caller frees the result.
+ * an odd number is alone. Braids stand in the order in which equal devices reach them. A braid
+ * needs its first two inputs to begin, so a channel needs two slots. The caller frees the result.
  * DP_ERR_REJECTED: forwards are missing. DP_ERR_INVALID: another `overlap`. [any] */
 DP_API DP_CHECKED dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap,
                                                    dp_schedule_t **forwards_out);
