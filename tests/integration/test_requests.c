@@ -488,6 +488,7 @@ static const wrong_t wrongs[] = {
     {"slot 1 is full: it holds 4 tokens, 3 more", {1, 0}, {4, 0}, -2},
     {"no slots", {0, 1}, {0, 0}, -3},
     {"a training step has none", {0, 1}, {0, 0}, -4},
+    {"past is 5 for slot 1, which holds 0 tokens", {1, 0}, {5, 0}, -5}, /* behind a training step */
 };
 static const wrong_t *wrong;
 
@@ -510,6 +511,16 @@ static dp_status_t use_wrong(rank_t *rank, dp_pipeline_t *p)
     }
     (void)rank;
     fill_idle(0);
+    if (wrong->second == -5) {
+        dp_step_t training = {.struct_size = sizeof(training),
+                              .inputs = data.inputs,
+                              .targets = data.inputs,
+                              .documents = data.documents};
+
+        status = dp_pipeline_step(p, &training);
+        if (status < 0)
+            return status;
+    }
     if (wrong->second == -3)
         data.requests[1].slots = NULL;
     step.forward_only = wrong->second != -4;
