@@ -62,9 +62,14 @@ static dp_device_config_t device_config(const trainer_t *t)
     return config;
 }
 
+/* Of the library's attention plugins that of the CPU has caches; others may have none. */
 bool trainer_caches(const options_t *o)
 {
-    return o->sample > 0 && o->sample_cache && !o->graph && strcmp(o->device, "cpu") == 0;
+    const char *named = getenv("DUALPIPE_PLUGINS");
+
+    return o->sample > 0 && o->sample_cache && !o->graph && strcmp(o->device, "cpu") == 0 &&
+           (o->attention[0] != '\0' ? strcmp(o->attention, "cpu") == 0
+                                    : named == NULL || strstr(named, "attention") == NULL);
 }
 
 static dp_status_t open_pipeline(trainer_t *t)
