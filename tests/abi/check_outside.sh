@@ -130,21 +130,21 @@ if $CC ${CFLAGS-} $(pkg-config --cflags dualpipe) -static -o "$work/smallest_alo
 else
     echo "no static libc, or a sanitizer: a fully static program was not tried"
 fi
-for example in smallest recovery lengths swap_comm; do
-    cp -R "$doc/examples/$example" "$work/$example.d"
-    quietly "$example: make check" make -C "$work/$example.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" check || :
-    command -v cmake >/dev/null 2>&1 || continue
-    quietly "$example: cmake finds the package" env CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" cmake -S "$work/$example.d" \
-        -B "$work/cmake/$example" -DCMAKE_PREFIX_PATH="$libdir" &&
-        quietly "$example: cmake --build" cmake --build "$work/cmake/$example" && links "$work/cmake/$example/$example" shared &&
-        quietly "$example: ctest" env CTEST_OUTPUT_ON_FAILURE=1 ctest --test-dir "$work/cmake/$example" || :
-done
 cp -R "$doc/apps/train_moe" "$work/train_moe.d"
 quietly "train_moe: make" make -C "$work/train_moe.d" TOP="$doc" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" && {
     quietly "train_moe of its sources alone trains" timeout $((60 * scale)) dualpipe run -n 4 -- "$work/train_moe.d/train_moe" $small --ep 2 \
         --losses "$work/losses_alone" --device cpu --comm shm --attention cpu --moe cpu
     close_enough "$work/losses_tree" "$work/losses_alone" || complain "train_moe of its sources alone: other losses"
 } || :
+for example in smallest recovery lengths swap_comm generate; do
+    cp -R "$doc/examples/$example" "$work/$example.d"
+    quietly "$example: make check" make -C "$work/$example.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" TRAIN_MOE="$work/train_moe.d/train_moe" check || :
+    command -v cmake >/dev/null 2>&1 || continue
+    quietly "$example: cmake finds the package" env CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" cmake -S "$work/$example.d" \
+        -B "$work/cmake/$example" -DCMAKE_PREFIX_PATH="$libdir" &&
+        quietly "$example: cmake --build" cmake --build "$work/cmake/$example" && links "$work/cmake/$example/$example" shared &&
+        quietly "$example: ctest" env CTEST_OUTPUT_ON_FAILURE=1 ctest --test-dir "$work/cmake/$example" || :
+done
 if command -v "${CXX:-no}" >/dev/null 2>&1 || command -v "${CXX##* }" >/dev/null 2>&1; then
     mkdir "$work/cxx"
     quietly "C++: the attention template" \

@@ -118,13 +118,14 @@ loads() { # LAYERS EXPERTS SEED
 prepare() { # DOCUMENT: a separate folder with the files that its commands read
     place=$work/place/$(printf %s "$1" | tr -c 'a-z0-9\n' _)/build
     [ ! -d "$place" ] || return 0
-    mkdir -p "$place/run" "$place/apps/train_moe" "$place/examples/smallest"
+    mkdir -p "$place/run" "$place/apps/train_moe" "$place/examples/smallest" "$place/examples/generate"
     ln -s "$source/libdualpipe" "$place/../libdualpipe"
     ln -s "$source/tests" "$place/tests"
     ln -s . "$place/build"
     ln -s "$work/bin/dualpipe" "$place/dualpipe"
     ln -s "$work/bin/train_moe" "$place/apps/train_moe/train_moe"
     ln -s "$build/examples/smallest/smallest" "$place/examples/smallest/smallest"
+    ln -s "$build/examples/generate/generate" "$place/examples/generate/generate"
     printf '#!/bin/sh\nexec "%s"\n' "$build/examples/smallest/smallest" >"$place/trainer"
     printf '#!/bin/sh\nshift; exec sh -c "$*"\n' >"$place/here"
     chmod +x "$place/trainer" "$place/here"
