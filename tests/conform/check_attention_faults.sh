@@ -34,6 +34,7 @@ allocates_in_a_call           outputs_f64
 sizes_writes_its_own_length   sizes_writes_what_the_caller_has
 demands_its_own_sizeof        structs_may_grow
 drops_what_is_new             what_is_not_known_is_refused
+apart_is_dropped              calls_may_be_made_in_halves
 heads_need_not_divide         wrong_settings_are_refused
 close_keeps_memory            nothing_is_left_behind
 wk_and_wv_are_swapped         params_are_those_of_the_header

@@ -532,6 +532,11 @@ START_TEST(what_cannot_be_is_refused)
     latent.rope_dim = 2;
     options.attention_config = &latent;
     refuse(&options, "attention_mine: it has no latent attention");
+    latent.kv_rank = latent.rope_dim = 0;
+    latent.apart = 1; /* as one that does not know it, and goes on with whole calls */
+    ck_assert_int_eq(setenv("MOCK_FAULT", "apart_is_dropped", 1), 0);
+    refuse(&options, "apart is 1, and the attention plugin is called as for 0");
+    ck_assert_int_eq(unsetenv("MOCK_FAULT"), 0);
     options = options_of(&config);
     snprintf(heads_only, sizeof(heads_only), "%s/mock_moe_faults.so", getenv("DP_TEST_MOCKS"));
     options.moe = heads_only; /* would choose among all experts, and never see the groups */

@@ -40,6 +40,7 @@ s/return a->device_vt->launch(s, run, /if (fault("runs_in_the_call")) return run
 s/DP_TAKE(host, "attention_mine: config", .*);/fault("demands_its_own_sizeof") \&\& c->struct_size != sizeof(*c) ? DP_ERR_INVALID : fault("drops_what_is_new") ? DP_OK : &/
 s/c->kv_rank != 0 ||/(!fault("latents_are_not_noticed") \&\& c->kv_rank != 0) ||/
 s/c->kv_heads == 0 ||/(!fault("latents_are_not_noticed") \&\& c->kv_heads == 0) ||/
+s/^        c->apart != 0)/        (c->apart != 0 \&\& !fault("apart_is_dropped")))/
 s/c->heads % c->kv_heads != 0/(!fault("heads_need_not_divide") \&\& c->kv_heads != 0 \&\& &)/
 s/a->kv_heads = config->kv_heads;/& if (fault("latents_are_not_noticed") \&\& a->kv_heads == 0) a->kv_heads = a->heads;/
 /^static void attn_close/,/^}/s/if (a != NULL)/if (a != NULL \&\& !fault("close_keeps_memory"))/

@@ -91,6 +91,41 @@ START_TEST(slow_stages_are_seen_and_the_step_comes_out_again)
 }
 END_TEST
 
+/* What a trainer calls "sum", "shared" or "project" is that of a layer in the layer's place alone. */
+START_TEST(names_of_a_layer_are_anybodys_elsewhere)
+{
+    enum { C = DP_LANE_COMPUTE, A = DP_LANE_ALL_TO_ALL };
+    const dp_segment_cost_t list[] = {{DP_ROLE_SUM, C, 0, 1, 0, 1, 1, 0},       {DP_ROLE_PROJECT, C, 1, 1, 0, 2, 2, 1},
+                                      {DP_ROLE_ATTENTION, C, 1, 0, 0, 4, 4, 1}, {DP_ROLE_DISPATCH, A, 0, 0, 0, 3, 3, 0},
+                                      {DP_ROLE_MLP, C, 1, 0, 0, 4, 4, 1},       {DP_ROLE_SHARED, C, 1, 0, 0, 2, 2, 1},
+                                      {DP_ROLE_COMBINE, A, 0, 0, 0, 3, 3, 0},   {DP_ROLE_SUM, C, 0, 0, 0, 1, 1, 0},
+                                      {DP_ROLE_SUM, C, 0, 1, 0, 1, 1, 0},       {DP_ROLE_PROJECT, C, 1, 1, 0, 2, 2, 1},
+                                      {DP_ROLE_MLP, C, 1, 1, 0, 4, 4, 1},       {DP_ROLE_SUM, C, 0, 1, 0, 1, 1, 0}};
+    static const bool own[] = {1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1}; /* of the trainer */
+    enum { SEGMENTS = sizeof(list) / sizeof(list[0]) };
+    const int32_t first[] = {0, 9, SEGMENTS};
+    const dp_segment_costs_t segments = {.struct_size = sizeof(segments), .stages = 2, .first = first, .list = list};
+    const dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .segments = &segments};
+    dp_schedule_t *schedule = generate("1f1b", 2, 5);
+    dp_simulation_t run = simulate(schedule, &costs);
+    dp_measured_costs_t got = {.struct_size = sizeof(got)};
+
+    ck_assert_int_eq(dp_costs_measure(run.timeline, schedule, &got), DP_OK);
+    ck_assert_ptr_nonnull(got.stage_segments);
+    ck_assert_mem_eq(got.stage_segments->first, first, sizeof(first));
+    for (int32_t k = 0; k < SEGMENTS; k++) {
+        const dp_segment_cost_t *one = &got.stage_segments->list[k];
+
+        ck_assert_msg(one->role == (own[k] ? DP_ROLE_OTHER : list[k].role), "segment %d has role %d", k, one->role);
+        ck_assert_msg(!own[k] || one->begins_part, "segment %d begins no part", k);
+        ck_assert_double_eq_tol(one->f, list[k].f, 1e-5);
+    }
+    dp_measured_costs_clear(&got);
+    dp_simulation_clear(&run);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 /* Stages that are not alike: an embedding, a layer with and one without experts, a head. */
 START_TEST(every_segment_of_every_stage_comes_back)
 {
@@ -415,6 +450,7 @@ int main(void)
     SUITE_ADD(suite, the_second_direction_may_count_on);
     SUITE_ADD(suite, slow_stages_are_seen_and_the_step_comes_out_again);
     SUITE_ADD(suite, a_row_by_hand);
+    SUITE_ADD(suite, names_of_a_layer_are_anybodys_elsewhere);
     SUITE_ADD(suite, forwards_beside_each_other_are_no_pair);
     SUITE_ADD(suite, time_without_a_core_does_not_count);
     SUITE_ADD(suite, nothing_to_measure_is_refused);
