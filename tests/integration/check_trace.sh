@@ -23,7 +23,41 @@ require out '^  stream 23  *16  *11,355 '
 require out '^  communication  *20  *28 .* 20 of 132 SMs$'
 require out '^  attn(F)  *4  *4,370'
 require out '^  mlp(W)  *4  *3,540  *2,839$'
+! grep -E '^  (forward only|passes|no grid|waits|transfers)' out || fail "all is known of the training profile"
 cp out plain
+# Of inference traces, what they do not say is said. Prefill: annotations of forwards on two streams. Decode: transfers that are
+# issued and awaited on the stream that computes, by kernels without grids, under annotations that name no pass.
+kernel() { # NAME STREAM TIME LENGTH ANNOTATION [GRID]
+    printf '{"ph":"X","cat":"kernel","name":"%s","pid":0,"tid":%d,"ts":%d,"dur":%d,"args":{"stream":%d%s}},\n' "$1" "$2" "$3" "$4" "$2" "${6:+,\"grid\":[$6,1,1]}"
+    printf '{"ph":"X","cat":"gpu_user_annotation","name":"%s","pid":0,"tid":%d,"ts":%d,"dur":%d},\n' "$5" "$2" "$3" "$4"
+}
+{
+    echo '{"deviceProperties":[{"id":0,"numSms":132}],"traceEvents":['
+    kernel gemm 7 0 100 'attn(F)' 108
+    kernel gemm 7 100 100 'mlp(F)' 108
+    kernel deep_ep::dispatch 27 50 100 'dispatch(F)' 24
+    kernel norm 7 200 10 'norm' 108
+    echo '{"ph":"M","name":"end","pid":0}]}'
+} >prefill.json
+{
+    echo '{"deviceProperties":[{"id":0,"numSms":132}],"traceEvents":['
+    kernel deep_ep::internode_ll::dispatch 7 0 5 'DISPATCH(0)'
+    kernel gemm 7 5 100 'SHARED(0)' 132
+    kernel deep_ep::internode_ll::dispatch_wait 7 105 7 'DISPATCH(0)'
+    kernel gemm 7 112 50 'MLP(0)' 132
+    echo '{"ph":"M","name":"end","pid":0}]}'
+} >decode.json
+expect 0 overlap prefill.json
+require out '^  forward only: of 4 records none is of a backward; 1 say no pass$'
+! grep -E '^  (passes|no grid|waits|transfers)' out || fail "more is unknown of prefill than is"
+expect 0 overlap decode.json
+require out '^  passes: not known, no record or annotation names a forward or a backward$'
+require out '^  no grid: 0 of 2 kernels of computation, 2 of 2 of communication: which SMs they hold is not known$'
+require out '^  waits: 1 kernel, 7, counted as what their class is: deep_ep::internode_ll::dispatch_wait$'
+require out '^  transfers without a stream: 2 records of communication stand between computation on stream 7;$'
+require out '^  SHARED(0)  *1  *100$'
+expect 0 overlap decode.json --format json
+require out '"passes":"unknown","without_pass":4,"without_grid":{"compute":0,"communication":2},"inlined_communication":2,"wait_kernels":1,"wait_kernels_time":7'
 if grep -q 'define HAVE_ZLIB 1' "$DP_TEST_BUILDDIR/config.h"; then
     expect 0 overlap "$packed"
     sed 1d out >a

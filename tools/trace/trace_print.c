@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trace_findings.h"
+
 #define MOST_GRIDS   6
 #define MOST_GROUPS  40
 #define MOST_COLUMNS 5 /* streams in the table by annotation */
@@ -221,6 +223,37 @@ static void put_groups(FILE *to, const dp_trace_t *trace, const trace_detail_ran
         fprintf(to, "  and %zu more; --format json has all\n", rank->ngroups - MOST_GROUPS);
 }
 
+/* What is not known is said. */
+static void put_findings(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
+{
+    trace_findings_t x = trace_findings_of(trace, rank);
+    char name[64], time[32];
+
+    if (x.backwards == 0 || x.gridless[DP__TRACE_COMPUTE] + x.gridless[DP__TRACE_COMM] + x.waits + x.inlined > 0)
+        fputc('\n', to);
+    if (x.backwards == 0 && x.forwards > 0)
+        fprintf(to, "  forward only: of %zu records none is of a backward; %zu say no pass\n", x.forwards + x.passless,
+                x.passless);
+    else if (x.backwards == 0)
+        fputs("  passes: not known, no record or annotation names a forward or a backward\n", to);
+    if (x.gridless[DP__TRACE_COMPUTE] + x.gridless[DP__TRACE_COMM] > 0)
+        fprintf(to,
+                "  no grid: %zu of %zu kernels of computation, %zu of %zu of communication: which SMs they hold is "
+                "not known\n",
+                x.gridless[DP__TRACE_COMPUTE], x.device[DP__TRACE_COMPUTE], x.gridless[DP__TRACE_COMM],
+                x.device[DP__TRACE_COMM]);
+    if (x.waits > 0) {
+        fit_kernel(record_name(trace, x.a_wait), sizeof(name) - 4, name, sizeof(name));
+        fprintf(to, "  waits: %zu kernel%s, %s, counted as what their class is: %s\n", x.waits, x.waits == 1 ? "" : "s",
+                trace_microseconds(x.wait_time, time), name);
+    }
+    if (x.inlined > 0)
+        fprintf(to,
+                "  transfers without a stream: %zu records of communication stand between computation on %s;\n"
+                "    what is in flight after one of them has no record, and is in no figure here\n",
+                x.inlined, trace->streams[x.inlined_on].label);
+}
+
 /* The end is what a terminal shows. */
 static void put_summary(FILE *to, const trace_detail_t *overlap)
 {
@@ -251,6 +284,7 @@ dp_status_t trace_print_text(const trace_detail_t *overlap, const char *path, ou
         put_streams(to, trace, &overlap->ranks[r]);
         put_gaps(to, trace, &overlap->ranks[r]);
         put_sms(to, trace, &overlap->ranks[r]);
+        put_findings(to, trace, &overlap->ranks[r]);
         put_groups(to, trace, &overlap->ranks[r]);
     }
     put_summary(to, overlap);
@@ -370,6 +404,19 @@ static void json_groups(FILE *to, const dp_trace_t *trace, const trace_detail_ra
     fputs("]", to);
 }
 
+static void json_findings(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
+{
+    trace_findings_t x = trace_findings_of(trace, rank);
+
+    fprintf(to,
+            "\"passes\":\"%s\",\"without_pass\":%zu,\"without_grid\":{\"compute\":%zu,\"communication\":%zu},"
+            "\"inlined_communication\":%zu,\"wait_kernels\":%zu,",
+            trace_findings_passes(&x), x.passless, x.gridless[DP__TRACE_COMPUTE], x.gridless[DP__TRACE_COMM], x.inlined,
+            x.waits);
+    put_time(to, "wait_kernels_time", x.wait_time);
+    fputs(",\n   ", to);
+}
+
 static void json_rank(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
     fputs("\n  {", to);
@@ -390,6 +437,7 @@ static void json_rank(FILE *to, const dp_trace_t *trace, const trace_detail_rank
     json_streams(to, trace, rank);
     json_gaps(to, trace, rank);
     json_grids(to, rank);
+    json_findings(to, trace, rank);
     json_groups(to, trace, rank);
     fputc('}', to);
 }
