@@ -9,19 +9,21 @@
  * what is new: prompts of requests that begin, the last byte of all others. Whoever draws a byte
  * adds it to a sum over the job, by which all ranks know all texts. docs/inference.md has the
  * rules. */
-#include <dualpipe/dualpipe.h>
-#include <dualpipe/moe_layers.h>
+#include "balance.h"
+
 #include <dualpipe/number.h>
 #include <dualpipe/run.h>
 #include <dualpipe/schedule.h>
 
 #include <ctype.h>
+#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { BYTES = 256, MOST_LAYERS = 256, MOST_CONTEXT = 8192 };
 enum { MOST_TEXTS = 1024, MOST_SLOTS = 64, MOST_MICROBATCHES = 32 };
@@ -34,7 +36,7 @@ enum { MOST_TEXTS = 1024, MOST_SLOTS = 64, MOST_MICROBATCHES = 32 };
     } while (0)
 
 static const char *folder, *prompts; /* of checkpoints; a file */
-static int ep = 1, answer_bytes = 64, slots = 8, order = DP_FORWARDS_DECODE;
+static int ep = 1, answer_bytes = 64, slots = 8, order = DP_FORWARDS_DECODE, eplb;
 static double temperature;
 
 /* ---- the model: embedding, layers of attention and experts, head ---- */
@@ -172,6 +174,7 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
     const int32_t all = (int32_t)layers, first = stage * all / stages, end = (stage + 1) * all / stages;
     static dp_part_t parts[MOST_LAYERS + 2];
     static char prefixes[MOST_LAYERS][24];
+    dp_moe_layer_t *made_layer;
     dp_part_t *part = parts;
 
     (void)user;
@@ -188,7 +191,9 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
             (dp_part_t){.segments = &segments[0], .sizes = &needs[0], .param_list = &params[0], .prefix = "embedding."};
     for (int32_t layer = first; layer < end; layer++, part++) {
         part->struct_size = sizeof(*part);
-        TRY(dp_moe_block_part(block, NULL, NULL, part));
+        TRY(dp_moe_block_part(block, NULL, &made_layer, part));
+        if (eplb > 0)
+            balance_watch(layer, made_layer);
         snprintf(prefixes[layer], sizeof(prefixes[layer]), "layer%d.", layer);
         part->prefix = prefixes[layer];
     }
@@ -355,6 +360,7 @@ static dp_status_t answer_all(dp_pipeline_t *pipeline)
 {
     double total[FIGURES] = {0}, decoded = 0;
     double seconds[2] = {0}; /* of steps with prompts, and without */
+    int steps = 0;
 
     next = (size_t)ranks.expert_rank;
     for (int32_t m = 0; m < M; m++) {
@@ -369,10 +375,13 @@ static dp_status_t answer_all(dp_pipeline_t *pipeline)
         clock_gettime(CLOCK_MONOTONIC, &begin);
         TRY(take_step(pipeline, &left));
         clock_gettime(CLOCK_MONOTONIC, &end);
+        steps++;
         seconds[sums[READ] == 0] += difftime(end.tv_sec, begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
         decoded += sums[READ] == 0 ? sums[WRITTEN] : 0;
         for (int i = 0; i < FIGURES; i++)
             total[i] += sums[i];
+        if (eplb > 0 && steps % eplb == 0 && left > 0)
+            TRY(balance_place(pipeline, sums[READ] > 0, ranks.pipeline_rank + ranks.expert_rank == 0));
     }
     if (ranks.pipeline_rank + ranks.expert_rank == 0)
         fprintf(stderr, "generate: prefill %.0f bytes, %.0f a second; decode %.0f bytes, %.0f a second; %.1f %% idle\n",
@@ -434,9 +443,13 @@ static void print_texts(void)
 
 static int parse(int argc, char **argv)
 {
-    static const struct option options[] = {{"ep", 1, NULL, 'e'},          {"slots", 1, NULL, 's'},
-                                            {"temperature", 1, NULL, 't'}, {"prompts", 1, NULL, 'p'},
-                                            {"order", 1, NULL, 'o'},       {0}};
+    static const struct option options[] = {{"ep", 1, NULL, 'e'},
+                                            {"slots", 1, NULL, 's'},
+                                            {"temperature", 1, NULL, 't'},
+                                            {"prompts", 1, NULL, 'p'},
+                                            {"order", 1, NULL, 'o'},
+                                            {"eplb", 1, NULL, 'b'},
+                                            {0}};
     static const char *const orders[] = {"serial", "turns", "prefill", "decode"};
     int option;
 
@@ -447,6 +460,8 @@ static int parse(int argc, char **argv)
             answer_bytes = atoi(optarg);
         else if (option == 's')
             slots = atoi(optarg);
+        else if (option == 'b')
+            eplb = atoi(optarg);
         else if (option == 't')
             temperature = atof(optarg);
         else if (option == 'p')
@@ -458,13 +473,32 @@ static int parse(int argc, char **argv)
             order = -1;
     folder = argv[optind++];
     if (order >= 0 && optind <= argc && (optind < argc) == (prompts == NULL) && ep > 0 && answer_bytes > 0 &&
-        slots > 0 && slots <= MOST_SLOTS && temperature >= 0)
+        slots > 0 && slots <= MOST_SLOTS && temperature >= 0 && eplb >= 0)
         return 1;
     fprintf(stderr,
             "usage: dualpipe run -n RANKS -- generate CHECKPOINT [--ep N] [-n BYTES] [--temperature X]\n"
-            "           [--slots 1-%d] [--order decode|prefill|turns|serial] PROMPT... | --prompts FILE\n",
+            "           [--slots 1-%d] [--order decode|prefill|turns|serial]\n"
+            "           [--eplb STEPS] PROMPT... | --prompts FILE\n",
             MOST_SLOTS);
     return 0;
+}
+
+/* With a replica more than experts on each server, so that there is something to place. */
+static dp_status_t open_balance(dp_group_t *group)
+{
+    enum { NAME = 64 };
+    static char names[4096][NAME];
+    char mine[NAME] = "";
+    int32_t hosts = 1;
+
+    if (ep == 1 || dp_group_size(group) > (int32_t)(sizeof(names) / NAME))
+        return dp_fail(DP_ERR_INVALID, "--eplb: there are 2 to %zu ranks and --ep 2 or more", sizeof(names) / NAME);
+    moe.replicas = moe.experts + (uint32_t)ep;
+    gethostname(mine, NAME - 1);
+    TRY(dp_group_all_gather(group, mine, NAME, names));
+    for (int32_t r = 1; r < dp_group_size(group); r++)
+        hosts += strcmp(names[r], names[r - 1]) != 0;
+    return balance_open(&moe, (int32_t)layers, ep, hosts);
 }
 
 static dp_status_t serve(dp_group_t *group, dp_pipeline_t **pipeline_out, int nprompts, char **prompt)
@@ -491,6 +525,8 @@ static dp_status_t serve(dp_group_t *group, dp_pipeline_t **pipeline_out, int np
         TRY(add_prompt(prompt[i], strlen(prompt[i])));
     if (prompts != NULL)
         TRY(read_prompts());
+    if (eplb > 0)
+        TRY(open_balance(group));
     TRY(dp_schedule_generate(&request, &training));
     TRY(dp_schedule_forwards(training, order, &forwards));
     dp_schedule_free(training);
@@ -506,6 +542,8 @@ static dp_status_t serve(dp_group_t *group, dp_pipeline_t **pipeline_out, int np
     TRY(answer_all(*pipeline_out));
     if (dp_group_rank(group) == 0)
         print_texts();
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return dp_fail(DP_ERR_IO, "the answers could not be written: %s", strerror(errno));
     return DP_OK;
 }
 
@@ -526,5 +564,6 @@ int main(int argc, char **argv)
     dp_schedule_free(forwards);
     dp_stage_free(made);
     dp_group_leave(group);
+    balance_close();
     return status < 0;
 }

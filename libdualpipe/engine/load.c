@@ -101,6 +101,19 @@ static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bo
     return DP_OK;
 }
 
+/* Where experts were replicated, 0.1 called their tensors "replicas.<expert>". */
+static int64_t find_tensor(const loading_t *l, const char *name)
+{
+    const int64_t i = dp_checkpoint_find(l->checkpoint, name);
+    const char *at = i < 0 ? strstr(name, "experts.") : NULL;
+    char older[DP__NAME_MOST + 1];
+
+    if (at == NULL)
+        return i;
+    snprintf(older, sizeof(older), "%.*sreplicas.%s", (int)(at - name), name, at + sizeof("experts.") - 1);
+    return dp_checkpoint_find(l->checkpoint, older);
+}
+
 static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
 {
     const size_t whole = kept->whole > 0 ? kept->whole : kept->count;
@@ -115,7 +128,7 @@ static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
     snprintf(name, sizeof(name), "%.*s", (int)length, kept->name);
     l->kept = kept;
     l->first = 0;
-    i = dp_checkpoint_find(l->checkpoint, name);
+    i = find_tensor(l, name);
     if (i < 0) {
         status = load_shards(l, name, length, false, &found);
         if (status >= 0 && found == kept->count)

@@ -27,13 +27,16 @@ typedef struct listing {
 
 /* ---- names ---- */
 
-/* The name of a replica's parameter with the number of its expert in the place of that of the
- * replica. */
+enum { REPLICAS = sizeof("replicas.") - 1 };
+
+/* The name of a replica's parameter as that of its expert where none is replicated: with the
+ * expert's number, and as moe.h calls it. */
 static dp_status_t name_expert(char *name, size_t room, const char *param, int32_t replica, int32_t expert)
 {
-    const char *found = NULL;
+    const char *found = NULL, *kind;
     char number[16];
     size_t digits;
+    ptrdiff_t head;
 
     digits = (size_t)snprintf(number, sizeof(number), "%d", replica);
     for (const char *c = param; c != NULL; c = strchr(c, '.')) {
@@ -43,7 +46,10 @@ static dp_status_t name_expert(char *name, size_t room, const char *param, int32
     }
     if (found == NULL)
         return dp_fail(DP_ERR_INVALID, "parameter %s has not the number %d of its replica in its name", param, replica);
-    snprintf(name, room, "%.*s%d%s", (int)(found - param), param, expert, found + digits);
+    head = found - param;
+    kind = head >= REPLICAS && strncmp(found - REPLICAS, "replicas.", REPLICAS) == 0 ? "experts." : "";
+    head -= kind[0] != '\0' ? REPLICAS : 0;
+    snprintf(name, room, "%.*s%s%d%s", (int)head, param, kind, expert, found + digits);
     return DP_OK;
 }
 
