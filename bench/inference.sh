@@ -7,6 +7,7 @@
 #   simulated   61 layers with the forward costs of DeepSeek-V3's published training profile (four layers: 35.9 ms of computation,
 #               61.5 ms of all-to-all), and with costs whose computation is more than the all-to-all
 #   executed    by the engine with segments that sleep, beside one micro-batch after the other
+#   posted      by the engine with attention_cpu and moe_cpu: bench/inference_posted
 set -eu
 
 seconds=${1:-8}
@@ -47,3 +48,8 @@ for kind in prefill decode; do
         END { printf "executed  %-8s 8 layers, 2.5 units of computation: step %.1f ms, busiest lane %.1f ms: %.3f; %s %% of the all-to-all hidden; one by one %.2f times as long\n",
               kind, step, n * 2.5 * unit, step / (n * 2.5 * unit), hidden, alone / step }' "$work/table"
 done
+
+# Real layers: transfers posted on the compute lane beside transfers on a separate one, over comm_shm, two ranks.
+if [ -x bench/inference_posted ]; then
+    for tokens in 16 128; do bench/inference_posted 31 $tokens 64 | sed 's/^/posted    /'; done
+fi
