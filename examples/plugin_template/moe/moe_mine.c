@@ -684,6 +684,9 @@ static dp_status_t transfer(call_t *c, link_t *link, kernel_t kernel, dp_stream_
 
 static dp_status_t moe_route(dp_moe_t *m, const dp_moe_io_t *io, dp_stream_t *s)
 {
+    if (DP_HAS(io, dp_moe_io_t, loads))
+        return DP_FAIL(m->host, DP_ERR_UNSUPPORTED,
+                       "moe_mine: route does not count the tokens of experts: leave loads NULL");
     return compute(m, io, "route", X | WORK, run_route, s);
 }
 
