@@ -102,6 +102,7 @@ static dp_status_t read_settings(void)
     if (attention.kv_rank > 0)
         attention.kv_heads = 0;
     moe.normalize = moe.top_k > 1;
+    moe.posted = order == DP_FORWARDS_DECODE; /* single bytes: a lane for exchanges costs more */
     moe.gate = strncmp(find_setting(settings, "gate"), "softmax", 7) == 0 ? DP_GATE_SOFTMAX : DP_GATE_SIGMOID;
     if (strncmp(find_setting(settings, "dtype"), "bf16", 4) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "%s: a model of bf16, which is for GPUs: f32 and f64 are served", folder);
