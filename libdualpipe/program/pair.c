@@ -70,9 +70,11 @@ void dp__shared_place(const dp__stage_shape_t *stage, int32_t shared, bool forwa
     const dp__segment_shape_t *s = stage->segments;
     int32_t below = shared - 1, above = shared + 1;
 
-    while (above + 1 < stage->nsegments && s[above].lane != DP_LANE_COMPUTE)
+    /* by role as well: what is posted is on the compute lane too */
+    while (above + 1 < stage->nsegments && (s[above].lane != DP_LANE_COMPUTE || s[above].role == DP_ROLE_COMBINE))
         above++;
-    while (below > 0 && (s[below].lane != DP_LANE_COMPUTE || (forward && s[below].role == DP_ROLE_MLP)))
+    while (below > 0 && (s[below].lane != DP_LANE_COMPUTE ||
+                         (forward && (s[below].role == DP_ROLE_MLP || s[below].role == DP_ROLE_DISPATCH))))
         below--;
     *behind_out = forward ? below : above;
     *ahead_out = forward ? above : below;

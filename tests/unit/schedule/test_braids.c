@@ -180,7 +180,8 @@ START_TEST(a_pair_is_a_braid)
 }
 END_TEST
 
-/* "F0 I3 W3 ..." with the pass in front; of a layer cut finer where there are seven segments. */
+/* "F0 I3 W3 ..." with the pass in front; of a layer cut finer where there are seven segments, and
+ * with its transfers posted where there are minus seven. */
 static void order_of(const char *order, const char *kinds, int segments, char *out)
 {
     static const dp__segment_shape_t coarse[4] = {{DP_ROLE_ATTENTION, 0, 1, 1, 0},
@@ -191,14 +192,18 @@ static void order_of(const char *order, const char *kinds, int segments, char *o
                                                 {DP_ROLE_DISPATCH, 1, 0, 0, 0}, {DP_ROLE_MLP, 0, 1, 0, 0},
                                                 {DP_ROLE_SHARED, 0, 1, 0, 0},   {DP_ROLE_COMBINE, 1, 0, 0, 0},
                                                 {DP_ROLE_SUM, 0, 0, 0, 0}};
-    const dp__segment_shape_t *shapes = segments == 7 ? fine : coarse;
-    const dp__stage_shape_t stage = {.nsegments = segments, .segments = shapes}, *stages[8];
+    dp__segment_shape_t posted[7];
+    const dp__segment_shape_t *shapes = segments == 7 ? fine : segments == -7 ? posted : coarse;
+    const dp__stage_shape_t stage = {.nsegments = abs(segments), .segments = shapes}, *stages[8];
     dp__braid_step_t steps[64];
     dp__pair_step_t scratch[64];
     dp_pass_t passes[8];
     int n = 0;
     int32_t count;
 
+    memcpy(posted, fine, sizeof(posted));
+    for (int k = 0; k < 7; k++)
+        posted[k].lane = 0;
     for (; kinds[n] != '\0'; n++) {
         stages[n] = &stage;
         passes[n] = (dp_pass_t){kinds[n] == 'F'   ? DP_OP_F
@@ -234,6 +239,13 @@ static const struct {
     {"prefill", "FBF", 4, "aF0 bI3 cF0 aF1 bI2 bW2 cF1 aF2 bI1 cF2 aF3 bI0 bW0 cF3"}, /* turns */
     {"decode", "F", 4, "aF0 aF1 aF2 aF3"},
     {"canonical", "FB", 7, "bI6 bI5 aF0 aF1 bI4 bI3 aF2 bI2 bW4 bW3 aF3 aF4 bI1 bI0 bW1 bW0 aF5 aF6"},
+    {"aa+aaaaa", "F", 7, "aF0 aF1 aF4 aF2 aF3 aF5 aF6"},
+    {"aaaaa+aa", "F", -7, "aF0 aF1 aF2 aF3 aF5 aF4 aF6"},
+    {"aaa+aaaa", "F", -7, "aF0 aF1 aF2 aF4 aF3 aF5 aF6"},
+    {"a+aaaaaa", "F", -7, "none"},
+    {"aaaaaa+a", "F", -7, "none"},
+    {"a+aaaaaa", "I", -7, "aI6 aI4 aI5 aI3 aI2 aI1 aI0"},
+    {"aaa+aaaa", "I", 7, "none"},
     {"aabbBB", "FB", 2, "aF0 aF1 bI1 bI0 bW0"},
     {"abBabB", "FB", 2, "aF0 bI1 aF1 bI0 bW0"},
     {"aabbB", "FB", 2, "none"},

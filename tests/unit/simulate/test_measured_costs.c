@@ -91,7 +91,7 @@ START_TEST(slow_stages_are_seen_and_the_step_comes_out_again)
 }
 END_TEST
 
-/* What a trainer calls "sum" or "project" is that of a layer in the place that a layer has for it. */
+/* What a trainer calls "sum" or "project" is that of a layer only where a layer has one. */
 START_TEST(names_of_a_layer_are_anybodys_elsewhere)
 {
     enum { C = DP_LANE_COMPUTE, A = DP_LANE_ALL_TO_ALL };
