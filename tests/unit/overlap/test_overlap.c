@@ -343,7 +343,7 @@ static void compare_runs(const dp_schedule_t *like, const dp_costs_t *of, const 
     if (step < INFINITY && dp__overlap_braids(p, like, calls, counts, &schedule) == DP_OK &&
         dp_evaluate(schedule, NULL, of, 0, &got) == DP_OK) {
         /* a lane of the run also waits for the rules, at more places in finer layers */
-        double most = 0.0, low = of == &fine ? 0.94 : 0.96;
+        double most = 0.0, low = of == &fine ? 0.94 : 0.98;
 
         for (int32_t r = 0; r < got.ranks; r++)
             most = fmax(most, got.peak_activations[r]);
@@ -361,7 +361,7 @@ static void compare_runs(const dp_schedule_t *like, const dp_costs_t *of, const 
 
 START_TEST(the_planner_times_as_the_machine_does)
 {
-    dp__overlap_random_t random = {7};
+    dp__overlap_random_t plain = {7}, finer = {7};
     int compared[2] = {0, 0};
 
     for (size_t k = 0; k < 3 * sizeof(shapes) / sizeof(shapes[0]); k++) {
@@ -376,7 +376,7 @@ START_TEST(the_planner_times_as_the_machine_does)
         problem.cap = INFINITY;
         ck_assert_int_eq(dp__overlap_graph_make(&problem, &graph), DP_OK);
         for (int round = 0; round < (k % 3 == 0 ? 40 : 15); round++)
-            compare_runs(like, of, &graph, &random, compared);
+            compare_runs(like, of, &graph, k % 3 == 0 ? &plain : &finer, compared);
         dp__overlap_graph_clear(&graph);
         dp__overlap_problem_clear(&problem);
         dp_schedule_free(like);
