@@ -495,7 +495,8 @@ static dp_status_t open_balance(dp_group_t *group)
     if (ep == 1 || dp_group_size(group) > (int32_t)(sizeof(names) / NAME))
         return dp_fail(DP_ERR_INVALID, "--eplb: there are 2 to %zu ranks and --ep 2 or more", sizeof(names) / NAME);
     moe.replicas = moe.experts + (uint32_t)ep;
-    gethostname(mine, NAME - 1);
+    if (gethostname(mine, NAME - 1) != 0)
+        return dp_fail(DP_ERR_IO, "--eplb: this host has no name: %s", strerror(errno));
     TRY(dp_group_all_gather(group, mine, NAME, names));
     for (int32_t r = 1; r < dp_group_size(group); r++)
         hosts += strcmp(names[r], names[r - 1]) != 0;
