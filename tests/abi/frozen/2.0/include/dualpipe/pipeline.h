@@ -307,7 +307,8 @@ typedef struct dp_step {
      * micro-batches that enter at the same end of the pipeline (dp_pipeline_ends). One that is
      * split between two micro-batches of a step has its first part in the lower one.
      * DP_ERR_INVALID: a slot that cannot be, holds fewer tokens than `past` or has no room left for
-     * the document's. A training step, and what recovers a rank, forgets all. */
+     * the document's. A training step, and what recovers a rank, forgets all.
+     * Whoever changes parameters between forward_only steps begins all requests anew. */
     const dp_requests_t *requests;
 } dp_step_t;
 #define DP_STEP_MIN DP_SIZE_TO(dp_step_t, losses)
