@@ -35,7 +35,7 @@ static int kind_of(const moe_shape_t *s)
         return MOE_CUTLASS_NN;
     if (s->form == MOE_TN)
         return MOE_CUTLASS_TN;
-    return moe_is_sums(s) ? MOE_CUTLASS_NT_SUMS : MOE_CUTLASS_NT;
+    return s->parts == 2 ? MOE_CUTLASS_NT_PAIR : MOE_CUTLASS_NT;
 }
 
 /* ---- open ---- */
@@ -124,6 +124,7 @@ size_t moe_cutlass_lay_out(dp_moe_t *moe, char *memory)
         const size_t n = (size_t)g->groups;
 
         g->sizes = moe_take(memory, &at, n * 3 * sizeof(int32_t));
+        g->second = moe_take(memory, &at, sizeof(*g->second));
         for (int k = 0; k < 3; k++) {
             g->at[k] = moe_take(memory, &at, n * sizeof(void *));
             g->ld[k] = moe_take(memory, &at, n * sizeof(int64_t));
@@ -170,13 +171,14 @@ void moe_cutlass_close(dp_moe_t *moe)
 
 /* ---- products ---- */
 
-dp_status_t moe_cutlass_multiply(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add, CUstream s)
+dp_status_t moe_cutlass_multiply(dp_moe_t *moe, int which, moe_product_t *product, CUstream s)
 {
     const moe_shape_t *shape = &moe->library->shapes[which];
     plan_t *p = &moe->library->cutlass->plans[which];
-    int32_t form = (int32_t)shape->form, bytes = moe_is_sums(shape) ? 4 : 2;
+    const bool add = shape->form == MOE_TN;
+    int32_t form = (int32_t)shape->form, bytes = add ? 4 : 2;
     dp_status_t status = cuda_launch(moe->host, moe->cu, moe->kernels.group_sizes, CUDA_DIM(1),
-                                     CUDA_DIM(MOE_SCAN_THREADS), 0, s, product, &p->groups, &form, &part, &bytes);
+                                     CUDA_DIM(MOE_SCAN_THREADS), 0, s, product, &p->groups, &form, &bytes);
 
     return status < 0 ? status
                       : cuda_launch_args(moe->host, moe->cu, p->function, CUDA_DIM(p->groups.blocks),

@@ -100,8 +100,7 @@ static dp_status_t find_groups(dp_moe_t *moe)
 
     DO(cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[4]));
     DO(find_kernel(moe, moe->modules[4], "group_sizes", "", &k->group_sizes));
-    DO(find_kernel(moe, moe->modules[4], "place_rows", "", &k->place_rows));
-    return find_kernel(moe, moe->modules[4], "place_sums", "", &k->place_sums);
+    return find_kernel(moe, moe->modules[4], "place_rows", "", &k->place_rows);
 }
 
 static dp_status_t load_moe_kernels(dp_moe_t *moe)

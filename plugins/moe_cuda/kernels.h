@@ -28,6 +28,7 @@ enum {
     MOE_CELLS_N = 256,
     MOE_CELLS_SHARED = 3 * (128 + 256) * 64 * 2,
     MOE_PLAIN_TILE = 64,
+    MOE_CUTLASS_STEP = 64, /* of K; so long are all tiles of CUTLASS's */
     MOE_PRODUCT_THREADS = 256
 };
 
@@ -82,10 +83,9 @@ typedef struct moe_fault {
     X(int32_t, source, n->rows, 1, 4) /* which rank each row of x is from; below 0: nobody's */                        \
     X(int32_t, back, n->rows, 1, 4)   /* which row it is on its way back */                                            \
     X(void, arrived_weights, n->rows, 1, sum)                                                                          \
-    X(void, x, n->rows, n->hidden, real) /* a row for each head, by (expert, rank) */                                  \
-    X(void, gate, n->rows, n->ffn, real) /* gate and up become their gradients */                                      \
-    X(void, up, n->rows, n->ffn, real)                                                                                 \
-    X(void, act, n->rows, n->ffn, real) /* input of w_down */                                                          \
+    X(void, x, n->rows, n->hidden, real)     /* a row for each head, by (expert, rank) */                              \
+    X(void, gate, 2 * n->rows, n->ffn, real) /* gate, then up; both become their gradients */                          \
+    X(void, act, n->rows, n->ffn, real)      /* input of w_down */                                                     \
     X(void, dy, n->rows, n->hidden, real)
 
 #define MOE_WORK(X)                                                                                                    \
@@ -103,7 +103,7 @@ typedef struct moe_fault {
     X(int32_t, list_first, n->experts + 1, 1, 4)                                                                       \
     X(double, partial, n->tokens, 1, 8)                                                                                \
     X(double, group_sums, n->groups > 0 ? n->tokens : 0, n->groups, 8)                                                 \
-    X(void, apart, apart, n->hidden, sum) /* rows that a library has made, and that go elsewhere */
+    X(void, apart, apart, n->hidden, real) /* rows that a library has made, and that go elsewhere */
 
 /* What a call works on, all of it on the device. */
 typedef struct moe_call {
@@ -160,19 +160,26 @@ typedef struct moe_product {
     /* 1 or 2; not both 2 */
     int32_t parts, outputs;
     int32_t accumulate; /* by rows: C is added to */
-    /* memory for C as sums, one row behind the other, for whom a map is too much; NULL: none */
+    /* memory for C, one row behind the other, for whom a map is too much; NULL: none */
     void *apart;
 } moe_product_t;
 
 enum { MOE_FORM_NN = 0, MOE_FORM_NT, MOE_FORM_TN };
 
+/* Of a sum of two products: how many rows further on A and B of the second are, in all groups, and
+ * the K of each. Its sizes have K of both together, each in whole steps. */
+typedef struct moe_cutlass_second {
+    int32_t a_rows, b_rows, k;
+} moe_cutlass_second_t;
+
 /* What CUTLASS does, in arrays on the device. A group of m = 0 is passed over; with k = 0 and m > 0
  * what its sums begin with is undefined. */
 typedef struct moe_cutlass_groups {
     int32_t groups;
-    int32_t *sizes;  /* [groups][3]: m, n, k */
-    void **at[3];    /* A, B, C */
-    int64_t *ld[3];  /* elements from row to row in memory */
+    int32_t *sizes; /* [groups][3]: m, n, k */
+    void **at[3];   /* A, B, C */
+    int64_t *ld[3]; /* elements from row to row in memory */
+    moe_cutlass_second_t *second;
     void *workspace; /* on the device; kernels on it one after the other */
     uint32_t blocks; /* along x, one a multiprocessor */
 } moe_cutlass_groups_t;

@@ -21,7 +21,7 @@ static bool is_among(const char *name, const char *const names[], size_t count)
 static bool is_kept(const char *name, dp_recompute_t recompute)
 {
     static const char *const of_backward[] = {"dnorm", "shared_act", "shared_dy", "act", "dy"};
-    static const char *const products[] = {"shared_gate", "shared_up", "gate", "up"};
+    static const char *const products[] = {"shared_gate", "shared_up", "gate"};
 
     if (recompute >= DP_RECOMPUTE_CHEAP && is_among(name, of_backward, sizeof(of_backward) / sizeof(of_backward[0])))
         return false;

@@ -38,12 +38,22 @@ static int find_product(const dp_moe_t *moe, moe_form_t form, const moe_product_
     return -1;
 }
 
+/* Both parts of a sum lie in one matrix of rows. */
+static bool are_rows_apart(const void *const parts[2], int64_t ld)
+{
+    const intptr_t apart = (const char *)parts[1] - (const char *)parts[0];
+
+    return apart >= 0 && apart % (2 * ld) == 0 && apart / (2 * ld) < INT32_MAX / 2;
+}
+
 /* A and B are as tensor cores want them; here every matrix begins on 16 bytes. */
 static bool is_aligned(const moe_shape_t *s, const moe_product_t *p)
 {
-    const int64_t each = moe_is_sums(s) ? 4 : 8;
+    const int64_t each = s->form == MOE_TN ? 4 : 8;
 
-    if (p->map != NULL || s->parts == 2)
+    if (s->parts == 2 && (!are_rows_apart(p->a, p->lda) || !are_rows_apart(p->b, p->ldb)))
+        return false;
+    if (p->map != NULL)
         return (uintptr_t)p->apart % 16 == 0;
     for (int i = 0; i < s->outputs; i++)
         if ((uintptr_t)p->c[i] % 16 != 0)
@@ -60,23 +70,19 @@ bool moe_library_knows(const dp_moe_t *moe, moe_form_t form, const moe_product_t
 
 static dp_status_t run_product(dp_moe_t *moe, int which, const moe_product_t *product, CUstream s)
 {
-    const moe_shape_t *shape = &moe->library->shapes[which];
     moe_product_t p = *product, copy = *product;
-    const bool apart = p.map != NULL || shape->parts == 2;
-    dp_status_t status = DP_OK;
 
-    if (apart) {
+    if (p.map != NULL) {
         p.c[0] = product->apart;
         p.ldc = p.n;
     }
-    for (int32_t part = 0; part < p.parts && status >= 0; part++)
-        status = moe_cutlass_multiply(moe, which, &p, part, shape->form == MOE_TN || part > 0, s);
-    if (status < 0 || !apart)
-        return status;
+    DO(moe_cutlass_multiply(moe, which, &p, s));
+    if (p.map == NULL)
+        return DP_OK;
     copy.a[0] = product->apart;
     copy.lda = p.n;
-    return cuda_launch(moe->host, moe->cu, moe_is_sums(shape) ? moe->kernels.place_sums : moe->kernels.place_rows,
-                       CUDA_DIM(moe->sms * 8), CUDA_DIM(COPY_THREADS), 0, s, &copy);
+    return cuda_launch(moe->host, moe->cu, moe->kernels.place_rows, CUDA_DIM(moe->sms * 8), CUDA_DIM(COPY_THREADS), 0,
+                       s, &copy);
 }
 
 dp_status_t moe_library_multiply(dp_moe_t *moe, moe_form_t form, const moe_product_t *product, CUstream s)

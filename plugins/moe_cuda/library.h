@@ -36,20 +36,14 @@ dp_status_t moe_cutlass_open(dp_moe_t *moe);
 size_t moe_cutlass_lay_out(dp_moe_t *moe, char *memory);
 /* Makes ready to run, in memory of zeros. */
 dp_status_t moe_cutlass_prepare(dp_moe_t *moe);
-/* One part of a product, added to what C holds or not. */
-dp_status_t moe_cutlass_multiply(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add, CUstream s);
+/* By cells, C is added to. */
+dp_status_t moe_cutlass_multiply(dp_moe_t *moe, int which, moe_product_t *product, CUstream s);
 /* Takes what they left. */
 void moe_cutlass_close(dp_moe_t *moe);
 
 static inline int32_t moe_groups_of(const dp_moe_t *moe, const moe_shape_t *s)
 {
     return moe->n.local * s->outputs;
-}
-
-/* Sums are of the type of sums by cells, and where a second part is added. */
-static inline bool moe_is_sums(const moe_shape_t *s)
-{
-    return s->form == MOE_TN || s->parts == 2;
 }
 
 /* The next `bytes` of memory. */

@@ -287,7 +287,7 @@ static mlp_t routed_experts(const work_t *w, int32_t label)
     const size_t matrix = (size_t)c->n.hidden * (size_t)c->n.ffn;
 
     return (mlp_t){.glu = {.gate = c->gate,
-                           .up = c->up,
+                           .up = (char *)c->gate + (size_t)c->n.rows * (size_t)c->n.ffn * dp_dtype_bytes(w->moe->dtype),
                            .act = c->act,
                            .weights = c->arrived_weights,
                            .source = c->source,

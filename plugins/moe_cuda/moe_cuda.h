@@ -51,7 +51,7 @@ typedef struct moe_kernels {
     MOE_ROWS_TYPED(MOE_MEMBER)
     MOE_ROWS_COMMON(MOE_MEMBER)
 #undef MOE_MEMBER
-    CUfunction group_sizes, place_rows, place_sums; /* for a library */
+    CUfunction group_sizes, place_rows; /* for a library */
     /* [form][1: C is of the type of sums]; NULL: there is none */
     CUfunction plain[MOE_FORMS][2], tensor[MOE_FORMS][2];
 } moe_kernels_t;

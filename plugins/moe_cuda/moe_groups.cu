@@ -10,7 +10,7 @@ struct group {
     int m, n, k;
 };
 
-CUDA_DEVICE group find_group(const moe_product_t &p, int i, int form, int part, int c_bytes)
+CUDA_DEVICE group find_group(const moe_product_t &p, int i, int form, int c_bytes)
 {
     const bool cells = form == MOE_FORM_TN;
     const int of = i % p.groups, output = i / p.groups;
@@ -20,22 +20,28 @@ CUDA_DEVICE group find_group(const moe_product_t &p, int i, int form, int part, 
 
     for (int cell = 0; cell < p.cells; cell++)
         rows += p.rows[(int64_t)of * p.cells + cell];
-    g.a = (char *)p.a[part] + first * p.lda * 2;
-    g.b = (char *)p.b[part + output] + (cells ? first * p.ldb : of * p.group_b) * 2;
+    g.a = (char *)p.a[0] + first * p.lda * 2;
+    g.b = (char *)p.b[output] + (cells ? first * p.ldb : of * p.group_b) * 2;
     g.c = (char *)p.c[output] + (cells ? of * p.group_c : first * p.ldc) * c_bytes;
     g.m = cells ? p.m : rows;
     g.n = p.n;
-    g.k = cells ? rows : p.k;
+    g.k = cells ? rows : p.parts == 1 ? p.k : 2 * ((p.k + MOE_CUTLASS_STEP - 1) / MOE_CUTLASS_STEP * MOE_CUTLASS_STEP);
     return g;
 }
 
 /* One block. A group is an output of an expert. Where there is nothing to sum there is no product:
  * it would begin with what is in its registers. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
-    moe_cuda_group_sizes(const moe_product_t p, const moe_cutlass_groups_t t, int form, int part, int c_bytes)
+    moe_cuda_group_sizes(const moe_product_t p, const moe_cutlass_groups_t t, int form, int c_bytes)
 {
+    if (p.parts == 2 && threadIdx.x == 0) {
+        t.second->a_rows = (int)(((const char *)p.a[1] - (const char *)p.a[0]) / (2 * p.lda));
+        t.second->b_rows = (int)(((const char *)p.b[1] - (const char *)p.b[0]) / (2 * p.ldb));
+        t.second->k = p.k;
+    }
+
     for (int i = (int)threadIdx.x; i < p.groups * p.outputs; i += (int)blockDim.x) {
-        const group g = find_group(p, i, form, part, c_bytes);
+        const group g = find_group(p, i, form, c_bytes);
 
         t.at[0][i] = g.a;
         t.at[1][i] = g.b;
@@ -50,43 +56,27 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
 }
 
 /* Rows of all groups from a to c, where the map says; a block takes one after the other. */
-template <typename T, int W> CUDA_DEVICE void place_vectors(const moe_product_t &p)
+template <int W> CUDA_DEVICE void place_vectors(const moe_product_t &p)
 {
+    typedef moe_vector<cuda_bf16, W> vector;
     const int all = p.first[p.groups - 1] + p.rows[p.groups - 1];
 
     for (int row = (int)blockIdx.x; row < all; row += (int)gridDim.x) {
-        const int64_t to = p.map != 0 ? p.map[row] : row;
-        const moe_vector<T, W> *from = (const moe_vector<T, W> *)((const T *)p.a[0] + row * p.lda);
-        moe_vector<cuda_bf16, W> *out = (moe_vector<cuda_bf16, W> *)((cuda_bf16 *)p.c[0] + to * p.ldc);
+        const int to = p.map[row];
+        const vector *from = (const vector *)((const cuda_bf16 *)p.a[0] + row * p.lda);
+        vector *out = (vector *)((cuda_bf16 *)p.c[0] + to * p.ldc);
 
-        for (int i = (int)threadIdx.x; i < p.n / W && to >= 0; i += (int)blockDim.x) {
-            const moe_vector<T, W> x = from[i];
-            moe_vector<cuda_bf16, W> y;
-
-#pragma unroll
-            for (int j = 0; j < W; j++)
-                y.at[j] = cuda_from_float<cuda_bf16>(cuda_float(x.at[j]));
-            out[i] = y;
-        }
+        for (int i = (int)threadIdx.x; i < p.n / W && to >= 0; i += (int)blockDim.x)
+            out[i] = from[i];
     }
 }
 
-/* Eight elements at once where all rows begin on as many. */
-template <typename T> CUDA_DEVICE void place_groups(const moe_product_t &p)
-{
-    if ((p.n | p.lda | p.ldc) % 8 == 0 && (uintptr_t)p.a[0] % (8 * sizeof(T)) == 0 && (uintptr_t)p.c[0] % 16 == 0)
-        place_vectors<T, 8>(p);
-    else
-        place_vectors<T, 2>(p);
-}
-
-/* As many blocks of a multiprocessor as a launch has. */
+/* As many blocks of a multiprocessor as a launch has; eight elements at once where all rows begin on
+ * as many. */
 extern "C" __global__ void __launch_bounds__(256, 8) moe_cuda_place_rows(const moe_product_t p)
 {
-    place_groups<cuda_bf16>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 8) moe_cuda_place_sums(const moe_product_t p)
-{
-    place_groups<float>(p);
+    if ((p.n | p.lda | p.ldc) % 8 == 0 && ((uintptr_t)p.a[0] | (uintptr_t)p.c[0]) % 16 == 0)
+        place_vectors<8>(p);
+    else
+        place_vectors<2>(p);
 }

@@ -12,7 +12,7 @@
 static const char *const kernels[MOE_CUTLASS_KINDS] = {
     [MOE_CUTLASS_NN] = "fake_cutlass_nn",
     [MOE_CUTLASS_NT] = "fake_cutlass_nt",
-    [MOE_CUTLASS_NT_SUMS] = "fake_cutlass_nt_sums",
+    [MOE_CUTLASS_NT_PAIR] = "fake_cutlass_nt_pair",
     [MOE_CUTLASS_TN] = "fake_cutlass_tn",
 };
 

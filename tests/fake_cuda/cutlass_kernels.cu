@@ -12,8 +12,8 @@ CUDA_DEVICE bool is_strict(const void *at, int64_t row_bytes)
     return (size_t)at % 16 == 0 && row_bytes % 16 == 0;
 }
 
-/* C[i][j] of a group; A is [m][k] or [k][m], B is [k][n] or [n][k]. */
-template <bool TA, bool TB> CUDA_DEVICE float sum_of(const fake_cutlass_params_t &p, int g, int i, int j, int k)
+/* C[i][j] of a group; A is [m][k] or [k][m], B is [k][n] or [n][k]; i and j of A and B. */
+template <bool TA, bool TB> CUDA_DEVICE float sum_of(const fake_cutlass_params_t &p, int g, int64_t i, int64_t j, int k)
 {
     const cuda_bf16 *a = (const cuda_bf16 *)p.groups.at[0][g], *b = (const cuda_bf16 *)p.groups.at[1][g];
     const int64_t lda = p.groups.ld[0][g], ldb = p.groups.ld[1][g];
@@ -24,7 +24,7 @@ template <bool TA, bool TB> CUDA_DEVICE float sum_of(const fake_cutlass_params_t
     return sum;
 }
 
-template <bool TA, bool TB, typename Out> CUDA_DEVICE void multiply(const fake_cutlass_params_t &p)
+template <bool TA, bool TB, bool Pair, typename Out> CUDA_DEVICE void multiply(const fake_cutlass_params_t &p)
 {
     const int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), threads = (int)(gridDim.x * blockDim.x);
 
@@ -44,20 +44,29 @@ template <bool TA, bool TB, typename Out> CUDA_DEVICE void multiply(const fake_c
             cuda_trap();
         for (int at = thread; at < m * n; at += threads) {
             Out *out = c + at / n * ldc + at % n;
-            const float sum = sum_of<TA, TB>(p, g, at / n, at % n, k);
+            const moe_cutlass_second_t *s = p.groups.second;
+            const int i = at / n, j = at % n;
+            float sum;
 
+            if (!Pair) {
+                sum = sum_of<TA, TB>(p, g, i, j, k);
+            } else {
+                if (k != 2 * ((s->k + MOE_CUTLASS_STEP - 1) / MOE_CUTLASS_STEP * MOE_CUTLASS_STEP))
+                    cuda_trap();
+                sum = sum_of<TA, TB>(p, g, i, j, s->k) + sum_of<TA, TB>(p, g, i + s->a_rows, j + s->b_rows, s->k);
+            }
             *out = cuda_from_float<Out>(p.beta != 0 ? sum + p.beta * cuda_float(*out) : sum);
         }
     }
 }
 
-#define KERNEL(name, ta, tb, out)                                                                                      \
+#define KERNEL(name, ta, tb, pair, out)                                                                                \
     extern "C" __global__ void __launch_bounds__(FAKE_CUTLASS_THREADS)                                                 \
         fake_cutlass_##name(const __grid_constant__ fake_cutlass_params_t p)                                           \
     {                                                                                                                  \
-        multiply<ta, tb, out>(p);                                                                                      \
+        multiply<ta, tb, pair, out>(p);                                                                                \
     }
-KERNEL(nn, false, false, cuda_bf16)
-KERNEL(nt, false, true, cuda_bf16)
-KERNEL(nt_sums, false, true, float)
-KERNEL(tn, true, false, float)
+KERNEL(nn, false, false, false, cuda_bf16)
+KERNEL(nt, false, true, false, cuda_bf16)
+KERNEL(nt_pair, false, true, true, cuda_bf16)
+KERNEL(tn, true, false, false, float)

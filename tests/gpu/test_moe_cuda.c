@@ -374,7 +374,7 @@ static void too_many_rows_from_a_rank(conform_t *t)
 
 static unsigned long cutlass_launches(unsigned long (*launches)(const char *kernel))
 {
-    return launches("fake_cutlass_nn") + launches("fake_cutlass_nt") + launches("fake_cutlass_nt_sums") +
+    return launches("fake_cutlass_nn") + launches("fake_cutlass_nt") + launches("fake_cutlass_nt_pair") +
            launches("fake_cutlass_tn");
 }
 
@@ -400,7 +400,7 @@ static void cutlass_makes_the_products_of_experts(conform_t *t)
     before = cutlass_launches(launches);
     if (!results(&lab, &layer, false, out, counts))
         return;
-    EXPECT(t, cutlass_launches(launches) - before == 2 * 7, "%lu products of groups at open and in a micro-batch",
+    EXPECT(t, cutlass_launches(launches) - before == 2 * 6, "%lu products of groups at open and in a micro-batch",
            cutlass_launches(launches) - before);
     for (int i = 0; i < 3; i++)
         free(out[i]);
@@ -441,6 +441,7 @@ static void module_describes(conform_t *t, const moe_cutlass_products_t *product
     moe_cutlass_groups_t g = {.groups = groups, .sizes = (int32_t *)0x7f0011223300, .blocks = blocks};
 
     g.workspace = (void *)0x7f5566778800;
+    g.second = (moe_cutlass_second_t *)0x7f0044556600;
     for (int i = 0; i < 3; i++) {
         g.at[i] = (void **)(uintptr_t)(0x7f1000000100 + i * 0x100100);
         g.ld[i] = (int64_t *)(uintptr_t)(0x7f2000000100 + i * 0x100100);
@@ -465,6 +466,8 @@ static void module_describes(conform_t *t, const moe_cutlass_products_t *product
                holds(params, launch.params_bytes, &g.at[i], 8) && holds(params, launch.params_bytes, &g.ld[i], 8) &&
                    holds(params, launch.params_bytes, &g.sizes, 8),
                "%s does not know where matrix %d is", launch.kernel, i);
+    EXPECT(t, kind != MOE_CUTLASS_NT_PAIR || holds(params, launch.params_bytes, &g.second, 8),
+           "%s does not know where its second product is", launch.kernel);
 }
 
 static void cutlass_describes_its_kernels(conform_t *t)

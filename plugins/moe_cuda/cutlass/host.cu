@@ -81,6 +81,8 @@ template <typename Kind> static typename Kind::Arguments make_arguments(const mo
     a.epilogue.dD = (decltype(a.epilogue.dD))g.ld[2];
     a.epilogue.thread.alpha = 1;
     a.epilogue.thread.beta = beta;
+    if constexpr (cute::is_same_v<Kind, kind_nt_pair>)
+        a.mainloop.second = g.second;
     a.hw_info.sm_count = (int)g.blocks;
     /* a grid along x alone */
     a.scheduler.raster_order = decltype(a.scheduler.raster_order)::AlongM;
@@ -126,8 +128,8 @@ static void describe_kind(int kind, uint32_t blocks, moe_cutlass_launch_t *out)
         return describe_kind<kind_nn>(blocks, "moe_cutlass_kind_nn", out);
     case MOE_CUTLASS_NT:
         return describe_kind<kind_nt>(blocks, "moe_cutlass_kind_nt", out);
-    case MOE_CUTLASS_NT_SUMS:
-        return describe_kind<kind_nt_sums>(blocks, "moe_cutlass_kind_nt_sums", out);
+    case MOE_CUTLASS_NT_PAIR:
+        return describe_kind<kind_nt_pair>(blocks, "moe_cutlass_kind_nt_pair", out);
     default:
         return describe_kind<kind_tn>(blocks, "moe_cutlass_kind_tn", out);
     }
@@ -140,8 +142,8 @@ static CUresult fill_kind(int kind, const moe_cutlass_groups_t *g, float beta, m
         return fill_arguments<kind_nn>(*g, beta, by, out);
     case MOE_CUTLASS_NT:
         return fill_arguments<kind_nt>(*g, beta, by, out);
-    case MOE_CUTLASS_NT_SUMS:
-        return fill_arguments<kind_nt_sums>(*g, beta, by, out);
+    case MOE_CUTLASS_NT_PAIR:
+        return fill_arguments<kind_nt_pair>(*g, beta, by, out);
     default:
         return fill_arguments<kind_tn>(*g, beta, by, out);
     }

@@ -13,5 +13,5 @@
     }
 KERNEL(kind_nn)
 KERNEL(kind_nt)
-KERNEL(kind_nt_sums)
+KERNEL(kind_nt_pair)
 KERNEL(kind_tn)

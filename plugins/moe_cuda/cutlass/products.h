@@ -13,10 +13,11 @@
 #include <stdint.h>
 
 #define MOE_CUTLASS_SYMBOL "moe_cutlass_products"
-#define MOE_CUTLASS_ABI    1
+#define MOE_CUTLASS_ABI    2
 
-/* C = A B by rows; B plain (NN) or transposed (NT), C bf16 or fp32 (SUMS); C = A^T B, fp32 (TN). */
-enum { MOE_CUTLASS_NN, MOE_CUTLASS_NT, MOE_CUTLASS_NT_SUMS, MOE_CUTLASS_TN, MOE_CUTLASS_KINDS };
+/* C = A B by rows, bf16; B plain (NN) or transposed (NT), a sum of two such (NT_PAIR); C = A^T B,
+ * fp32 (TN). */
+enum { MOE_CUTLASS_NN, MOE_CUTLASS_NT, MOE_CUTLASS_NT_PAIR, MOE_CUTLASS_TN, MOE_CUTLASS_KINDS };
 
 /* How a kind is launched; params_bytes: of its one parameter. */
 typedef struct moe_cutlass_launch {
