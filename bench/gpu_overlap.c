@@ -19,8 +19,8 @@
  * what would be measured, so that all memory is taken, and ends. Exit status 77: no such device.
  * The figures are those of DeepSeek's published trace (96.3 % of the all-to-all hidden, compute
  * lane busy 96.4 %):
- *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of
- *             all-to-all time
+ *   hidden    time in which an all-to-all of a pair and a compute segment ran, as a share of
+ *             the all-to-all's; the first pair's first lies behind the segment before the pair
  *   busy      compute lane, as a share of the time from the first pair's start to the last one's
  *             end
  *   host      CPU time of the calling thread in a step, as a share of the step (it also polls for
@@ -384,6 +384,21 @@ static dp_status_t measure_what_fits(settings_t *set, dp_timeline_t **timeline_o
 
 /* ---- figures ---- */
 
+/* How long segments of the compute lane, which come one after the other, ran beside this one. */
+static int64_t hidden_behind(const dp_span_t *spans, int64_t count, const dp_span_t *one)
+{
+    int64_t hidden = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        if (spans[i].kind == DP_SPAN_COMPUTE && spans[i].lane == DP_LANE_COMPUTE) {
+            const int64_t start = spans[i].start_ns > one->start_ns ? spans[i].start_ns : one->start_ns;
+            const int64_t end = spans[i].end_ns < one->end_ns ? spans[i].end_ns : one->end_ns;
+
+            hidden += end > start ? end - start : 0;
+        }
+    return hidden;
+}
+
 /* The pairs of one step as a separate timeline, whose report then speaks of nothing else. */
 static dp_status_t report_pairs(const dp_span_t *spans, int64_t count, int32_t step, dp_timeline_t *pairs,
                                 dp_rank_report_t *sum)
@@ -405,7 +420,10 @@ static dp_status_t report_pairs(const dp_span_t *spans, int64_t count, int32_t s
     sum->window += one.window;
     sum->compute_busy += one.compute_busy;
     sum->comm_busy += one.comm_busy;
-    sum->comm_hidden += one.comm_hidden;
+    for (int64_t i = 0; i < count; i++)
+        if (spans[i].kind == DP_SPAN_COMPUTE && spans[i].pair && spans[i].step == step &&
+            spans[i].lane == DP_LANE_ALL_TO_ALL)
+            sum->comm_hidden += hidden_behind(spans, count, &spans[i]);
     return DP_OK;
 }
 

@@ -71,8 +71,8 @@ template <int W> CUDA_DEVICE void place_vectors(const moe_product_t &p)
     }
 }
 
-/* As many blocks of a multiprocessor as a launch has; eight elements at once where all rows begin on
- * as many. */
+/* As many blocks of a multiprocessor as a launch has; eight elements at once where all rows begin
+ * on as many. */
 extern "C" __global__ void __launch_bounds__(256, 8) moe_cuda_place_rows(const moe_product_t p)
 {
     if ((p.n | p.lda | p.ldc) % 8 == 0 && ((uintptr_t)p.a[0] | (uintptr_t)p.c[0]) % 16 == 0)

@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+/* Once in a process: without CUTLASS experts take twice as long. */
+static bool said_slower;
+
 dp_status_t moe_choose_products(dp_moe_t *moe)
 {
     static const char *const names[MOE_PRODUCTS] = {"grouped", "plain", "cutlass"};
@@ -21,8 +24,8 @@ dp_status_t moe_choose_products(dp_moe_t *moe)
             status = moe_cutlass_find(moe);
         if (status != DP_ERR_UNSUPPORTED)
             return status;
-        if (moe_uses_library(moe))
-            moe->host->log(moe->host, DP_LOG_INFO, "moe_cuda", moe->host->last_error(moe->host));
+        if (moe_uses_library(moe) && !__atomic_exchange_n(&said_slower, true, __ATOMIC_RELAXED))
+            moe->host->log(moe->host, DP_LOG_WARN, "moe_cuda", moe->host->last_error(moe->host));
         moe->products = MOE_GROUPED;
         return DP_OK;
     }

@@ -14,6 +14,9 @@ static const char *const kernels[MOE_CUTLASS_KINDS] = {
     [MOE_CUTLASS_NT] = "fake_cutlass_nt",
     [MOE_CUTLASS_NT_PAIR] = "fake_cutlass_nt_pair",
     [MOE_CUTLASS_TN] = "fake_cutlass_tn",
+    [MOE_CUTLASS_NN_TWO] = "fake_cutlass_nn_two",
+    [MOE_CUTLASS_NT_TWO] = "fake_cutlass_nt_two",
+    [MOE_CUTLASS_NT_PAIR_TWO] = "fake_cutlass_nt_pair_two",
 };
 
 static void describe(int kind, uint32_t blocks, moe_cutlass_launch_t *out)
@@ -31,7 +34,8 @@ static CUresult fill(int kind, const moe_cutlass_groups_t *groups, float beta, m
                      void *params_out)
 {
     const cuuint64_t sizes[3] = {1, 1, 1}, strides[2] = {0, 0};
-    const cuuint32_t box[3] = {64, kind == MOE_CUTLASS_NN ? 128 : 64, 1}, steps[3] = {1, 1, 1};
+    const cuuint32_t box[3] = {64, kind == MOE_CUTLASS_NN || kind == MOE_CUTLASS_NN_TWO ? 128 : 64, 1},
+                     steps[3] = {1, 1, 1};
     fake_cutlass_params_t params;
 
     memset(&params, 0, sizeof(params));

@@ -24,11 +24,12 @@ template <bool TA, bool TB> CUDA_DEVICE float sum_of(const fake_cutlass_params_t
     return sum;
 }
 
-template <bool TA, bool TB, bool Pair, typename Out> CUDA_DEVICE void multiply(const fake_cutlass_params_t &p)
+template <bool TA, bool TB, bool Pair, typename Out, int Blocks = 1>
+CUDA_DEVICE void multiply(const fake_cutlass_params_t &p)
 {
     const int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), threads = (int)(gridDim.x * blockDim.x);
 
-    if (gridDim.x > p.groups.blocks || blockDim.x != FAKE_CUTLASS_THREADS)
+    if (gridDim.x > p.groups.blocks || gridDim.x % Blocks != 0 || blockDim.x != FAKE_CUTLASS_THREADS)
         cuda_trap();
     if (threadIdx.x < FAKE_CUTLASS_BLOCK_BYTES / 4)
         ((uint32_t *)p.groups.workspace)[blockIdx.x * (FAKE_CUTLASS_BLOCK_BYTES / 4) + threadIdx.x] = 0xffffffffu;
@@ -60,13 +61,16 @@ template <bool TA, bool TB, bool Pair, typename Out> CUDA_DEVICE void multiply(c
     }
 }
 
-#define KERNEL(name, ta, tb, pair, out)                                                                                \
+#define KERNEL(name, ...)                                                                                              \
     extern "C" __global__ void __launch_bounds__(FAKE_CUTLASS_THREADS)                                                 \
         fake_cutlass_##name(const __grid_constant__ fake_cutlass_params_t p)                                           \
     {                                                                                                                  \
-        multiply<ta, tb, pair, out>(p);                                                                                \
+        multiply<__VA_ARGS__>(p);                                                                                      \
     }
 KERNEL(nn, false, false, false, cuda_bf16)
 KERNEL(nt, false, true, false, cuda_bf16)
 KERNEL(nt_pair, false, true, true, cuda_bf16)
 KERNEL(tn, true, false, false, float)
+KERNEL(nn_two, false, false, false, cuda_bf16, 2)
+KERNEL(nt_two, false, true, false, cuda_bf16, 2)
+KERNEL(nt_pair_two, false, true, true, cuda_bf16, 2)

@@ -405,6 +405,16 @@ static void cutlass_makes_the_products_of_experts(conform_t *t)
     for (int i = 0; i < 3; i++)
         free(out[i]);
     b.lab = &lab;
+    b.layer = moe_layer(DP_BF16, 2048, 8, 4, 4, 8, 0);
+    before = launches("fake_cutlass_nn_two") + launches("fake_cutlass_nt_two") + launches("fake_cutlass_nt_pair_two");
+    EXPECT_OK(t, b.kind->open(&b));
+    b.kind->close(&b);
+    EXPECT(t,
+           launches("fake_cutlass_nn_two") + launches("fake_cutlass_nt_two") + launches("fake_cutlass_nt_pair_two") -
+                   before ==
+               4,
+           "2048 rows for each expert are not multiplied by clusters");
+    b.layer = layer;
     debug_set("lib.cutlass", "/nowhere/moe_cuda_cutlass.so");
     EXPECT_OK(t, b.kind->open(&b));
     b.kind->close(&b);
@@ -466,7 +476,9 @@ static void module_describes(conform_t *t, const moe_cutlass_products_t *product
                holds(params, launch.params_bytes, &g.at[i], 8) && holds(params, launch.params_bytes, &g.ld[i], 8) &&
                    holds(params, launch.params_bytes, &g.sizes, 8),
                "%s does not know where matrix %d is", launch.kernel, i);
-    EXPECT(t, kind != MOE_CUTLASS_NT_PAIR || holds(params, launch.params_bytes, &g.second, 8),
+    EXPECT(t,
+           (kind != MOE_CUTLASS_NT_PAIR && kind != MOE_CUTLASS_NT_PAIR_TWO) ||
+               holds(params, launch.params_bytes, &g.second, 8),
            "%s does not know where its second product is", launch.kernel);
 }
 

@@ -81,7 +81,7 @@ template <typename Kind> static typename Kind::Arguments make_arguments(const mo
     a.epilogue.dD = (decltype(a.epilogue.dD))g.ld[2];
     a.epilogue.thread.alpha = 1;
     a.epilogue.thread.beta = beta;
-    if constexpr (cute::is_same_v<Kind, kind_nt_pair>)
+    if constexpr (cute::is_same_v<Kind, kind_nt_pair> || cute::is_same_v<Kind, kind_nt_pair_two>)
         a.mainloop.second = g.second;
     a.hw_info.sm_count = (int)g.blocks;
     /* a grid along x alone */
@@ -121,32 +121,30 @@ static CUresult fill_arguments(const moe_cutlass_groups_t &g, float beta, moe_cu
     return grid.x == g.blocks && grid.y == 1 && grid.z == 1 ? encode_result : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static void describe_kind(int kind, uint32_t blocks, moe_cutlass_launch_t *out)
-{
-    switch (kind) {
-    case MOE_CUTLASS_NN:
-        return describe_kind<kind_nn>(blocks, "moe_cutlass_kind_nn", out);
-    case MOE_CUTLASS_NT:
-        return describe_kind<kind_nt>(blocks, "moe_cutlass_kind_nt", out);
-    case MOE_CUTLASS_NT_PAIR:
-        return describe_kind<kind_nt_pair>(blocks, "moe_cutlass_kind_nt_pair", out);
-    default:
-        return describe_kind<kind_tn>(blocks, "moe_cutlass_kind_tn", out);
+typedef struct kind {
+    const char *kernel;
+    void (*describe)(uint32_t blocks, const char *kernel, moe_cutlass_launch_t *out);
+    CUresult (*fill)(const moe_cutlass_groups_t &g, float beta, moe_cutlass_encode_fn encode_by, void *out);
+} kind_t;
+
+#define KIND(type)                                                                                                     \
+    {                                                                                                                  \
+        "moe_cutlass_" #type, describe_kind<type>, fill_arguments<type>                                                \
     }
+
+/* In the order of their numbers. */
+static const kind_t kinds[MOE_CUTLASS_KINDS] = {KIND(kind_nn),         KIND(kind_nt),     KIND(kind_nt_pair),
+                                                KIND(kind_tn),         KIND(kind_nn_two), KIND(kind_nt_two),
+                                                KIND(kind_nt_pair_two)};
+
+static void describe(int kind, uint32_t blocks, moe_cutlass_launch_t *out)
+{
+    kinds[kind].describe(blocks, kinds[kind].kernel, out);
 }
 
-static CUresult fill_kind(int kind, const moe_cutlass_groups_t *g, float beta, moe_cutlass_encode_fn by, void *out)
+static CUresult fill(int kind, const moe_cutlass_groups_t *g, float beta, moe_cutlass_encode_fn by, void *out)
 {
-    switch (kind) {
-    case MOE_CUTLASS_NN:
-        return fill_arguments<kind_nn>(*g, beta, by, out);
-    case MOE_CUTLASS_NT:
-        return fill_arguments<kind_nt>(*g, beta, by, out);
-    case MOE_CUTLASS_NT_PAIR:
-        return fill_arguments<kind_nt_pair>(*g, beta, by, out);
-    default:
-        return fill_arguments<kind_tn>(*g, beta, by, out);
-    }
+    return kinds[kind].fill(*g, beta, by, out);
 }
 
 #define TEXT(x)  TEXT_(x)
@@ -156,6 +154,6 @@ extern "C" __attribute__((visibility("default"))) const moe_cutlass_products_t m
     MOE_CUTLASS_ABI,
     TEXT(CUTLASS_MAJOR) "." TEXT(CUTLASS_MINOR) "." TEXT(CUTLASS_PATCH),
     cuda_image_moe_cutlass,
-    describe_kind,
-    fill_kind,
+    describe,
+    fill,
 };

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * kinds.cuh: the kernels of CUTLASS for each kind of product: groups by arrays of pointers, TMA,
- * one producer and two consumer warpgroups on a tile of 128 x 256, no clusters, so that any number
- * of multiprocessors will do. */
+ * one producer and two consumer warpgroups on a tile of 128 x 256. Two blocks with tiles below each
+ * other load B once, as a cluster, where groups have rows enough to fill both. */
 #ifndef MOE_CUDA_CUTLASS_KINDS_CUH
 #define MOE_CUDA_CUTLASS_KINDS_CUH
 
@@ -80,26 +80,30 @@ template <typename Mainloop> struct two_parts : Mainloop {
 
 template <typename Mainloop> using one_part = Mainloop;
 
-template <typename LayoutA, typename LayoutB, typename Out, template <typename> class Parts> struct product {
+template <typename LayoutA, typename LayoutB, typename Out, template <typename> class Parts, int Blocks>
+struct product {
     using tile = cute::Shape<cute::_128, cute::_256, cute::_64>;
-    using alone = cute::Shape<cute::_1, cute::_1, cute::_1>;
+    using cluster = cute::Shape<cute::Int<Blocks>, cute::_1, cute::_1>;
     using bf16 = cutlass::bfloat16_t;
     using problem = cutlass::gemm::GroupProblemShape<cute::Shape<int, int, int>>;
     using epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-        cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, tile, alone,
+        cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, tile, cluster,
         cutlass::epilogue::collective::EpilogueTileAuto, float, float, Out, by_rows *, 16 / sizeof(Out), Out, by_rows *,
         16 / sizeof(Out), cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative,
         cutlass::epilogue::fusion::LinearCombination<Out, float>>::CollectiveOp;
     using mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-        cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, bf16, LayoutA *, 8, bf16, LayoutB *, 8, float, tile, alone,
-        cutlass::gemm::collective::StageCountAutoCarveout<(int)sizeof(typename epilogue::SharedStorage)>,
+        cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, bf16, LayoutA *, 8, bf16, LayoutB *, 8, float, tile,
+        cluster, cutlass::gemm::collective::StageCountAutoCarveout<(int)sizeof(typename epilogue::SharedStorage)>,
         cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative>::CollectiveOp;
     using kernel = cutlass::gemm::kernel::GemmUniversal<problem, Parts<mainloop>, epilogue>;
 };
 
-using kind_nn = product<by_rows, by_rows, cutlass::bfloat16_t, one_part>::kernel;
-using kind_nt = product<by_rows, by_columns, cutlass::bfloat16_t, one_part>::kernel;
-using kind_nt_pair = product<by_rows, by_columns, cutlass::bfloat16_t, two_parts>::kernel;
-using kind_tn = product<by_columns, by_rows, float, one_part>::kernel;
+using kind_nn = product<by_rows, by_rows, cutlass::bfloat16_t, one_part, 1>::kernel;
+using kind_nt = product<by_rows, by_columns, cutlass::bfloat16_t, one_part, 1>::kernel;
+using kind_nt_pair = product<by_rows, by_columns, cutlass::bfloat16_t, two_parts, 1>::kernel;
+using kind_tn = product<by_columns, by_rows, float, one_part, 1>::kernel;
+using kind_nn_two = product<by_rows, by_rows, cutlass::bfloat16_t, one_part, 2>::kernel;
+using kind_nt_two = product<by_rows, by_columns, cutlass::bfloat16_t, one_part, 2>::kernel;
+using kind_nt_pair_two = product<by_rows, by_columns, cutlass::bfloat16_t, two_parts, 2>::kernel;
 
 #endif

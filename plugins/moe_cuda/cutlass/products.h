@@ -16,8 +16,17 @@
 #define MOE_CUTLASS_ABI    2
 
 /* C = A B by rows, bf16; B plain (NN) or transposed (NT), a sum of two such (NT_PAIR); C = A^T B,
- * fp32 (TN). */
-enum { MOE_CUTLASS_NN, MOE_CUTLASS_NT, MOE_CUTLASS_NT_PAIR, MOE_CUTLASS_TN, MOE_CUTLASS_KINDS };
+ * fp32 (TN). _TWO: by clusters of two blocks, of which there is an even number. */
+enum {
+    MOE_CUTLASS_NN,
+    MOE_CUTLASS_NT,
+    MOE_CUTLASS_NT_PAIR,
+    MOE_CUTLASS_TN,
+    MOE_CUTLASS_NN_TWO,
+    MOE_CUTLASS_NT_TWO,
+    MOE_CUTLASS_NT_PAIR_TWO,
+    MOE_CUTLASS_KINDS
+};
 
 /* How a kind is launched; params_bytes: of its one parameter. */
 typedef struct moe_cutlass_launch {
