@@ -18,6 +18,7 @@ int cmd_verify(int argc, char **argv);
 int cmd_simulate(int argc, char **argv);
 int cmd_compare(int argc, char **argv);
 int cmd_partition(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 int cmd_search(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_bench_links(int argc, char **argv);
@@ -30,6 +31,6 @@ void plugin_names(const char *prefix, FILE *to);
 
 /* What each understands. command_trace: trace_args.h */
 extern const command_t command_schedule, command_verify, command_simulate, command_compare, command_partition,
-    command_search, command_demo, command_eplb, command_plugin, command_bench_links, command_run, command_status;
+    command_plan, command_search, command_demo, command_eplb, command_plugin, command_bench_links, command_run, command_status;
 
 #endif

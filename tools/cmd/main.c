@@ -22,6 +22,7 @@ static const struct entry {
     {"simulate", "step time, idle time and memory under given costs", cmd_simulate, &command_simulate},
     {"compare", "all schedules that fit, the shortest step first", cmd_compare, &command_compare},
     {"partition", "which layers go onto which stage", cmd_partition, &command_partition},
+    {"plan", "which layout for a model on so many GPUs", cmd_plan, &command_plan},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search, &command_search},
     {"demo", "run schedules with segments that sleep: measured beside simulated", cmd_demo, &command_demo},
     {"eplb", "replicate experts and place them by load", cmd_eplb, &command_eplb},

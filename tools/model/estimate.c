@@ -1,0 +1,456 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * estimate.c: from a model, GPUs and a layout to bytes and to the costs of segments, which the
+ * simulator makes a step of. */
+#include "estimate.h"
+
+#include "tools/cmd/memory.h"
+
+#include <dualpipe/simulate.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BF16 2.0
+
+/* ---- a layer ---- */
+
+/* Milliseconds of a micro-batch on one rank. A transfer takes as long forward as back. */
+typedef struct times {
+    double attention[3], mlp[3]; /* F, I, W */
+    double transfer;             /* dispatch, and combine: each; 0: there is none */
+} times_t;
+
+static double tokens_of(const job_t *job)
+{
+    return (double)job->micro_batch * (double)job->sequence;
+}
+
+static double products_ms(const job_t *job, double operations)
+{
+    return operations / (job->gpu.tflops * 1e9 * job->gpu.products);
+}
+
+static double link_ms(const job_t *job, double bytes, double gbps)
+{
+    return bytes / (gbps * 1e6 * job->gpu.links);
+}
+
+/* What tensor parallelism adds to a layer's half: an all-reduce of the tokens on the host. */
+static double reduce_ms(const job_t *job, const layout_t *l)
+{
+    const double bytes = tokens_of(job) * (double)job->model.hidden * BF16;
+
+    return l->tp > 1 ? link_ms(job, 2 * bytes * (l->tp - 1) / l->tp, job->gpu.near) : 0;
+}
+
+/* How many of n ranks or hosts a token's experts are on, if each is as likely as the others. */
+static double reached(double n, double choices)
+{
+    return n * (1 - pow(1 - 1 / n, choices));
+}
+
+/* Rows to other ranks of the host and, once for each host, to other hosts, at the same time. */
+static double transfer_ms(const job_t *job, const layout_t *l)
+{
+    const model_t *m = &job->model;
+    const double row = (double)m->hidden * BF16 * tokens_of(job) / l->tp;
+    const double on_host = fmax(1, fmin(l->ep, job->gpu.host / l->tp)), hosts = ceil(l->ep / on_host);
+    double visited = reached(hosts, (double)m->top_k), near, far;
+
+    if (l->ep == 1)
+        return 0;
+    if (m->node_limit > 0)
+        visited = fmin(visited, (double)m->node_limit);
+    near = link_ms(job, row * reached(l->ep, (double)m->top_k) * (on_host - 1) / on_host, job->gpu.near);
+    far = link_ms(job, row * visited * (hosts - 1) / hosts, job->gpu.far);
+    return fmax(near, far) + job->gpu.latency / 1e3;
+}
+
+static times_t times_of(const job_t *job, const layout_t *l, int64_t layer)
+{
+    const model_t *m = &job->model;
+    const model_layer_t p = model_layer(m, layer);
+    const double tokens = tokens_of(job), share = m->experts > 0 ? (double)m->top_k / (double)m->experts : 0;
+    const double projections = products_ms(job, 2 * tokens * p.attention / l->tp), reduce = reduce_ms(job, l);
+    const double mlp = products_ms(job, 2 * tokens * (p.mlp + p.experts * share) / l->tp);
+    /* a token sees half of its sequence; the backward has five products of the forward's two */
+    const double core = tokens * (double)job->sequence * (double)m->heads * (double)(m->head_dim + m->value_dim) /
+                        l->tp / (job->gpu.tflops * 1e9 * job->gpu.core);
+    times_t t = {.attention = {projections + core + reduce, projections + 2.5 * core + reduce, projections},
+                 .mlp = {mlp + reduce, mlp + reduce, mlp}};
+
+    if (model_has_experts(m, layer))
+        t.transfer = transfer_ms(job, l);
+    return t;
+}
+
+static double head_ms(const job_t *job, const layout_t *l)
+{
+    return products_ms(job, 2 * tokens_of(job) * model_head(&job->model) / l->tp);
+}
+
+static double sum_of(const double times[3])
+{
+    return times[0] + times[1] + times[2];
+}
+
+/* Bytes that a layer keeps of a token from its forward to its backward (docs/recompute.md). */
+static double kept_bytes(const model_t *m, int64_t layer, dp_recompute_t recompute)
+{
+    const bool latent = m->kv_rank > 0, experts = model_has_experts(m, layer);
+    const double d = (double)m->hidden, heads = (double)m->heads;
+    const double q = heads * (double)m->head_dim, out = heads * (double)m->value_dim;
+    const double k = latent ? q : (double)(m->kv_heads * m->head_dim), v = latent ? out : k;
+    const double latents = (double)(m->q_rank + m->kv_rank + m->rope_dim);
+    const double rows = experts ? (double)m->top_k : 1, width = (double)(experts ? m->expert_ffn : m->ffn);
+    const double inner = rows * width + (experts ? (double)m->shared_ffn : 0), products = m->gated ? 2 : 1;
+    double kept = 2 * d + (experts ? rows * d : 0); /* behind both norms; rows that arrived */
+
+    if (recompute < DP_RECOMPUTE_FULL)
+        kept += q + k + v + out + latents + 2 * heads;
+    if (recompute < DP_RECOMPUTE_MLP)
+        kept += products * inner;
+    if (recompute < DP_RECOMPUTE_CHEAP)
+        kept += inner + rows * d + latents; /* the activation, gradients of outputs, norms of latents */
+    return kept * BF16;
+}
+
+/* ---- a layout ---- */
+
+/* What is cut into stages: the embedding, the layers, the head. */
+typedef struct parts {
+    int64_t count;
+    double *ms; /* compute of a micro-batch */
+    int32_t stages;
+    int64_t *first; /* [stages + 1] */
+} parts_t;
+
+static bool fits_under(const parts_t *p, double most)
+{
+    int64_t at = 0;
+
+    for (int32_t s = 0; s < p->stages; s++) {
+        double sum = 0;
+
+        p->first[s] = at;
+        while (at < p->count - (p->stages - 1 - s) && (at == p->first[s] || sum + p->ms[at] <= most))
+            sum += p->ms[at++];
+        if (sum > most)
+            return false;
+    }
+    p->first[p->stages] = p->count;
+    return at == p->count;
+}
+
+/* Such that the dearest stage is as cheap as it can be. */
+static dp_status_t cut_parts(const job_t *job, const layout_t *l, int32_t stages, parts_t *p)
+{
+    double low = 0, high = 0;
+
+    *p = (parts_t){.count = job->model.layers + 2, .stages = stages};
+    if (stages > p->count)
+        return dp_fail(DP_ERR_INVALID, "%d stages are more than %lld layers, embedding and head", stages,
+                       (long long)job->model.layers);
+    p->ms = calloc((size_t)p->count, sizeof(*p->ms));
+    p->first = calloc((size_t)stages + 1, sizeof(*p->first));
+    if (p->ms == NULL || p->first == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %lld layers", (long long)job->model.layers);
+    p->ms[0] = 1e-6;
+    p->ms[p->count - 1] = 3 * head_ms(job, l);
+    for (int64_t i = 0; i < job->model.layers; i++) {
+        const times_t t = times_of(job, l, i);
+
+        p->ms[i + 1] = sum_of(t.attention) + sum_of(t.mlp);
+    }
+    for (int64_t i = 0; i < p->count; i++)
+        high += p->ms[i];
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+
+        *(fits_under(p, middle) ? &high : &low) = middle;
+    }
+    (void)fits_under(p, high);
+    return DP_OK;
+}
+
+static void clear_parts(parts_t *p)
+{
+    free(p->ms);
+    free(p->first);
+}
+
+double estimate_bound(const job_t *job, const layout_t *l)
+{
+    double sum = 3 * head_ms(job, l);
+
+    for (int64_t i = 0; i < job->model.layers; i++) {
+        const times_t t = times_of(job, l, i);
+
+        sum += sum_of(t.attention) + sum_of(t.mlp);
+    }
+    return sum * l->microbatches / l->pp / 1e3;
+}
+
+/* Parameters of a stage on one rank, and bytes that a micro-batch leaves on it. */
+typedef struct held {
+    double dense, experts, kept, unkept; /* unkept: what recomputation saves */
+    bool head;
+} held_t;
+
+static held_t held_by(const job_t *job, const layout_t *l, const parts_t *p, int32_t stage)
+{
+    const model_t *m = &job->model;
+    const double tokens = tokens_of(job) / l->tp;
+    held_t h = {0};
+
+    for (int64_t part = p->first[stage]; part < p->first[stage + 1]; part++) {
+        const model_layer_t layer = model_layer(m, part - 1);
+
+        if (part == 0) {
+            h.dense += model_embedding(m) / l->tp;
+            continue;
+        }
+        if (part == p->count - 1) {
+            h.dense += model_head(m) / l->tp;
+            h.kept += tokens * (double)m->hidden * BF16;
+            h.head = true;
+            continue;
+        }
+        h.dense += (layer.attention + layer.mlp) / l->tp;
+        h.experts += layer.experts / l->tp / l->ep;
+        h.kept += tokens * kept_bytes(m, part - 1, l->recompute);
+        h.unkept += tokens * (kept_bytes(m, part - 1, DP_RECOMPUTE_NONE) - kept_bytes(m, part - 1, l->recompute));
+    }
+    h.kept += tokens * (double)m->hidden * BF16; /* its input */
+    return h;
+}
+
+/* state: of the optimizer for a parameter: a master and two moments in fp32. */
+static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_schedule_t *schedule, const parts_t *p,
+                                int32_t rank)
+{
+    const model_t *m = &job->model;
+    const memory_bytes_t unit = {.activation = 1};
+    const double tokens = tokens_of(job) / l->tp, row = (double)m->hidden * BF16, state = 12;
+    const int32_t copies = dp_schedule_paths(schedule);
+    const double spread = job->zero ? (double)l->dp * copies : 1;
+    footprint_t f = {.copies = copies};
+    double kept = 0, unkept = 0;
+    bool embedding = false, head = false;
+
+    for (int32_t chunk = 0; chunk < schedule->chunks; chunk++) {
+        dp_place_t place;
+        held_t h;
+
+        dp_schedule_place(schedule, rank, chunk, &place);
+        h = held_by(job, l, p, place.stage);
+        embedding = embedding || place.stage == 0;
+        head = head || h.head;
+        if (m->tied && embedding && head && (place.stage == 0 || h.head) && copies == 1) /* one matrix for both */
+            h.dense -= (double)m->vocab * (double)m->hidden / l->tp;
+        f.weights += (h.dense + h.experts) * BF16;
+        f.gradients += (h.dense + h.experts) * 4;
+        f.optimizer += h.dense * state / spread + h.experts * state / fmax(1, spread / l->ep);
+        f.head += h.head ? tokens * (double)m->vocab * (BF16 + 4) : 0;
+        kept += h.kept;
+        unkept += h.unkept;
+    }
+    kept *= (double)dp_schedule_split(schedule) / schedule->chunks;
+    unkept *= (double)dp_schedule_split(schedule) / schedule->chunks;
+    f.activations = kept * memory_of(schedule, rank, &unit).activations + unkept;
+    f.transport = l->pp > 1 ? 4 * schedule->chunks * tokens * row : 0;
+    f.transport += l->ep > 1 ? 2 * (double)m->top_k * tokens * row : 0;
+    f.total = f.weights + f.gradients + f.optimizer + f.activations + f.head + f.transport + job->gpu.reserve;
+    return f;
+}
+
+/* Schedules of many micro-batches are simulated with fewer: in between each takes the same. */
+static int32_t enough(const layout_t *l, int32_t rounds)
+{
+    return rounds * l->pp < l->microbatches ? rounds * l->pp : l->microbatches;
+}
+
+static dp_status_t make_schedule(const layout_t *l, int32_t microbatches, dp_schedule_t **schedule_out)
+{
+    const dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                           .method = l->method->name,
+                                           .ranks = l->pp,
+                                           .microbatches = microbatches,
+                                           .chunks = l->chunks};
+
+    return dp_schedule_generate(&request, schedule_out);
+}
+
+dp_status_t estimate_bytes(const job_t *job, const layout_t *layout, answer_t *answer)
+{
+    dp_schedule_t *schedule = NULL;
+    parts_t parts = {0};
+    dp_status_t status = make_schedule(layout, enough(layout, 6), &schedule);
+
+    answer->layout = *layout;
+    answer->bytes = (footprint_t){0};
+    if (status >= 0)
+        status = cut_parts(job, layout, dp_schedule_stages(schedule), &parts);
+    for (int32_t rank = 0; rank < layout->pp && status >= 0; rank++) {
+        const footprint_t f = footprint_of(job, layout, schedule, &parts, rank);
+
+        if (f.total > answer->bytes.total)
+            answer->bytes = f;
+    }
+    answer->fits = status >= 0 && answer->bytes.total <= job->gpu.memory;
+    clear_parts(&parts);
+    if (schedule != NULL)
+        dp_schedule_free(schedule);
+    return status;
+}
+
+/* ---- time ---- */
+
+typedef struct segments {
+    dp_segment_cost_t *list;
+    double *r;
+    int32_t *first;
+    int32_t count;
+} segments_t;
+
+static void add_segment(segments_t *s, dp_segment_role_t role, bool begins, const double times[3], double r)
+{
+    const bool transfer = role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
+
+    s->r[s->count] = r;
+    s->list[s->count++] = (dp_segment_cost_t){.role = (uint8_t)role,
+                                              .lane = transfer ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
+                                              .has_weight = times[2] > 0,
+                                              .begins_part = begins,
+                                              .f = times[0],
+                                              .i = times[1],
+                                              .w = times[2]};
+}
+
+static void add_layer(segments_t *s, const times_t *t, dp_recompute_t recompute)
+{
+    const double transfer[3] = {t->transfer, t->transfer, 0};
+    const double attention = recompute >= DP_RECOMPUTE_FULL ? t->attention[0] : 0;
+    const double mlp = recompute >= DP_RECOMPUTE_MLP ? t->mlp[0] * 2 / 3 : 0;
+
+    add_segment(s, DP_ROLE_ATTENTION, true, t->attention, attention);
+    if (t->transfer > 0)
+        add_segment(s, DP_ROLE_DISPATCH, false, transfer, 0);
+    add_segment(s, DP_ROLE_MLP, false, t->mlp, mlp);
+    if (t->transfer > 0)
+        add_segment(s, DP_ROLE_COMBINE, false, transfer, 0);
+}
+
+static dp_status_t make_segments(const job_t *job, const layout_t *l, const parts_t *p, segments_t *s)
+{
+    const size_t most = (size_t)p->count * DP_SEGMENT_COSTS;
+    const double ends[2][3] = {{1e-6, 1e-6, 1e-6}, {head_ms(job, l), head_ms(job, l), head_ms(job, l)}};
+
+    *s = (segments_t){.list = calloc(most, sizeof(*s->list)),
+                      .r = calloc(most, sizeof(*s->r)),
+                      .first = calloc((size_t)p->stages + 1, sizeof(*s->first))};
+    if (s->list == NULL || s->r == NULL || s->first == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %zu segments", most);
+    for (int32_t stage = 0; stage < p->stages; stage++) {
+        s->first[stage] = s->count;
+        for (int64_t part = p->first[stage]; part < p->first[stage + 1]; part++) {
+            if (part == 0 || part == p->count - 1) {
+                add_segment(s, DP_ROLE_OTHER, true, ends[part > 0], 0);
+            } else {
+                const times_t t = times_of(job, l, part - 1);
+
+                add_layer(s, &t, l->recompute);
+            }
+        }
+    }
+    s->first[p->stages] = s->count;
+    return DP_OK;
+}
+
+static void clear_segments(segments_t *s)
+{
+    free(s->list);
+    free(s->r);
+    free(s->first);
+}
+
+/* Milliseconds of a step of so many micro-batches. */
+static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microbatches, double *ms_out)
+{
+    const double boundary = tokens_of(job) * (double)job->model.hidden * BF16 / l->tp;
+    const bool near = l->pp * l->tp * l->ep <= job->gpu.host;
+    const dp_lower_options_t options = {.struct_size = sizeof(options), .transport = DP_TRANSPORT_CREDITS, .slots = 0};
+    dp_costs_t costs = {.struct_size = sizeof(costs),
+                        .f = 1,
+                        .i = 1,
+                        .w = 1,
+                        .hop = job->gpu.latency / 1e3,
+                        .barrier = 1,
+                        .bytes = boundary,
+                        .bandwidth = (near ? job->gpu.near : job->gpu.far) * 1e6 * job->gpu.links};
+    dp_simulation_t result = {.struct_size = sizeof(result)};
+    dp_schedule_t *schedule = NULL;
+    parts_t parts = {0};
+    segments_t s = {0};
+    dp_status_t status = make_schedule(l, microbatches, &schedule);
+
+    if (status >= 0)
+        status = cut_parts(job, l, dp_schedule_stages(schedule), &parts);
+    if (status >= 0)
+        status = make_segments(job, l, &parts, &s);
+    if (status >= 0) {
+        const dp_segment_costs_t segments = {.struct_size = sizeof(segments),
+                                             .layers = 1,
+                                             .stages = parts.stages,
+                                             .first = s.first,
+                                             .list = s.list,
+                                             .list_r = s.r,
+                                             .backward_buffer = l->recompute >= DP_RECOMPUTE_CHEAP};
+
+        costs.segments = &segments;
+        status = dp_evaluate(schedule, &options, &costs, 0, &result);
+    }
+    *ms_out = result.step_time;
+    dp_simulation_clear(&result);
+    clear_segments(&s);
+    clear_parts(&parts);
+    if (schedule != NULL)
+        dp_schedule_free(schedule);
+    return status;
+}
+
+/* Seconds of the sums of gradients over all ranks with the same parameters, and of the parameters
+ * back: with the state of the optimizer spread, gradients go out in fp32 and weights come in bf16.
+ * Nothing hides them. */
+static double sums_of(const job_t *job, const layout_t *l, const footprint_t *f)
+{
+    const double parameters = f->weights / BF16, ranks = (double)l->dp * f->copies;
+    const double gbps = job->gpus > job->gpu.host ? job->gpu.far : job->gpu.near;
+
+    return ranks > 1 ? link_ms(job, parameters * 6 * (ranks - 1) / ranks, gbps) / 1e3 : 0;
+}
+
+dp_status_t estimate_time(const job_t *job, answer_t *answer)
+{
+    const layout_t *l = &answer->layout;
+    const int32_t some = enough(l, 4), more = enough(l, 6);
+    const double tokens = (double)job->batch * (double)job->sequence;
+    double ms = 0, fewer = 0;
+    dp_status_t status = simulate(job, l, more, &ms);
+
+    if (status >= 0 && more < l->microbatches) {
+        status = simulate(job, l, some, &fewer);
+        ms += (ms - fewer) / (more - some) * (l->microbatches - more);
+    }
+    if (status < 0)
+        return status;
+    answer->sums = sums_of(job, l, &answer->bytes);
+    answer->step = ms / 1e3 + answer->sums;
+    answer->useful = estimate_bound(job, l) / answer->step;
+    answer->tokens = tokens / answer->step;
+    answer->mfu = 6 * model_active(&job->model) * tokens / answer->step / (job->gpus * job->gpu.tflops * 1e12);
+    answer->timed = true;
+    return DP_OK;
+}
