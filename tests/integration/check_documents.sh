@@ -121,6 +121,7 @@ prepare() { # DOCUMENT: a separate folder with the files that its commands read
     mkdir -p "$place/run" "$place/apps/train_moe" "$place/examples/smallest" "$place/examples/generate"
     ln -s "$source/libdualpipe" "$place/../libdualpipe"
     ln -s "$source/tests" "$place/tests"
+    ln -s "$source/tests" "$place/../tests"
     ln -s . "$place/build"
     ln -s "$work/bin/dualpipe" "$place/dualpipe"
     ln -s "$work/bin/train_moe" "$place/apps/train_moe/train_moe"
@@ -138,6 +139,7 @@ prepare() { # DOCUMENT: a separate folder with the files that its commands read
             {"ph":"X","cat":"user_annotation","name":"PP:%dF0","pid":1,"tid":1,"ts":1,"dur":2},
             {"ph":"X","cat":"user_annotation","name":"PP:%dB0","pid":1,"tid":1,"ts":5,"dur":4}]}' $r $r $r >"$place/rank$r.json"
     done
+    cp "$source/tests/data/models/mixtral-8x7b.json" "$place/config.json"
     cp "$source/tests/data/torch/ZBVZeroBubble_4_8.csv" "$place/torch.csv"
     printf 'NEAR.HOP=0.01\nFAR.HOP=0.1\nRANKS_PER_HOST=4\n' >"$place/links.txt"
     cat "$source"/docs/*.md >"$place/book.txt"

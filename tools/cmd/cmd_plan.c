@@ -281,7 +281,7 @@ static void put_assumed(FILE *to, const report_t *r)
             g->tflops, g->memory / GIB, g->near, g->far, g->products, g->core, g->links, g->latency, g->reserve / GIB);
 }
 
-static void put_bytes(FILE *to, const footprint_t *f)
+static void put_footprint(FILE *to, const footprint_t *f)
 {
     fprintf(to, " %6.1f %7.1f %5.1f %5.1f %5.1f %5.1f\n", f->total / GIB, f->weights / GIB, f->gradients / GIB,
             f->optimizer / GIB, f->activations / GIB, (f->head + f->transport) / GIB);
@@ -296,7 +296,7 @@ static void put_layout(FILE *to, const layout_t *l)
             levels[l->recompute]);
 }
 
-static void put_text(FILE *to, const report_t *r)
+static void put_plan_text(FILE *to, const report_t *r)
 {
     const layouts_t *all = r->found;
     size_t shown = 0;
@@ -313,7 +313,7 @@ static void put_text(FILE *to, const report_t *r)
 
         put_layout(to, &a->layout);
         fprintf(to, " %9.4g %+5.1f%% %5.1f%%", a->step, 100 * a->gain, 100 * a->useful);
-        put_bytes(to, &a->bytes);
+        put_footprint(to, &a->bytes);
     }
     if (all->timed < all->count && shown < (size_t)r->args->show) {
         fputs(
@@ -323,7 +323,7 @@ static void put_text(FILE *to, const report_t *r)
             if (!all->answers[i].fits) {
                 put_layout(to, &all->answers[i].layout);
                 fprintf(to, "%25s", "");
-                put_bytes(to, &all->answers[i].bytes);
+                put_footprint(to, &all->answers[i].bytes);
             }
     }
     advise(r, advice, sizeof(advice));
@@ -371,7 +371,7 @@ static void put_json_layout(FILE *to, const answer_t *a)
     put_number(to, "total", f->total, "}}");
 }
 
-static void put_json(FILE *to, const report_t *r)
+static void put_plan_json(FILE *to, const report_t *r)
 {
     const gpu_t *g = &r->job->gpu;
     char advice[400];
@@ -438,9 +438,9 @@ static int run_plan(const plan_args_t *args)
         status = output_open(&output, args->output);
     if (status >= 0) {
         if (args->format == FORMAT_JSON)
-            put_json(output.file, &report);
+            put_plan_json(output.file, &report);
         else
-            put_text(output.file, &report);
+            put_plan_text(output.file, &report);
         status = output_close(&output, status);
     }
     layouts_clear(&found);

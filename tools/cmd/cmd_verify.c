@@ -8,8 +8,8 @@
 
 #include "args.h"
 #include "commands.h"
-#include "memory.h"
 #include "plan.h"
+#include "tools/model/memory.h"
 
 static const option_row_t verify_options[] = {
     {.name = "memory-cap",

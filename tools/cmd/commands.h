@@ -31,6 +31,7 @@ void plugin_names(const char *prefix, FILE *to);
 
 /* What each understands. command_trace: trace_args.h */
 extern const command_t command_schedule, command_verify, command_simulate, command_compare, command_partition,
-    command_plan, command_search, command_demo, command_eplb, command_plugin, command_bench_links, command_run, command_status;
+    command_plan, command_search, command_demo, command_eplb, command_plugin, command_bench_links, command_run,
+    command_status;
 
 #endif

@@ -123,7 +123,8 @@ static const entry_t *find(const config_t *c, const char *key)
     return NULL;
 }
 
-/* A whole number of at least `least`; `otherwise` where the key is not there, below 0: it has to be. */
+/* A whole number of at least `least`; `otherwise` where the key is not there: below 0, it has to
+ * be. */
 static int64_t number(config_t *c, const char *key, int64_t least, int64_t otherwise)
 {
     const entry_t *e = find(c, key);

@@ -4,7 +4,7 @@
  * simulator makes a step of. */
 #include "estimate.h"
 
-#include "tools/cmd/memory.h"
+#include "tools/model/memory.h"
 
 #include <dualpipe/simulate.h>
 #include <math.h>
@@ -22,7 +22,7 @@ typedef struct times {
     double transfer;             /* dispatch, and combine: each; 0: there is none */
 } times_t;
 
-static double tokens_of(const job_t *job)
+static double microbatch_tokens(const job_t *job)
 {
     return (double)job->micro_batch * (double)job->sequence;
 }
@@ -40,7 +40,7 @@ static double link_ms(const job_t *job, double bytes, double gbps)
 /* What tensor parallelism adds to a layer's half: an all-reduce of the tokens on the host. */
 static double reduce_ms(const job_t *job, const layout_t *l)
 {
-    const double bytes = tokens_of(job) * (double)job->model.hidden * BF16;
+    const double bytes = microbatch_tokens(job) * (double)job->model.hidden * BF16;
 
     return l->tp > 1 ? link_ms(job, 2 * bytes * (l->tp - 1) / l->tp, job->gpu.near) : 0;
 }
@@ -55,7 +55,7 @@ static double reached(double n, double choices)
 static double transfer_ms(const job_t *job, const layout_t *l)
 {
     const model_t *m = &job->model;
-    const double row = (double)m->hidden * BF16 * tokens_of(job) / l->tp;
+    const double row = (double)m->hidden * BF16 * microbatch_tokens(job) / l->tp;
     const double on_host = fmax(1, fmin(l->ep, job->gpu.host / l->tp)), hosts = ceil(l->ep / on_host);
     double visited = reached(hosts, (double)m->top_k), near, far;
 
@@ -72,7 +72,7 @@ static times_t times_of(const job_t *job, const layout_t *l, int64_t layer)
 {
     const model_t *m = &job->model;
     const model_layer_t p = model_layer(m, layer);
-    const double tokens = tokens_of(job), share = m->experts > 0 ? (double)m->top_k / (double)m->experts : 0;
+    const double tokens = microbatch_tokens(job), share = m->experts > 0 ? (double)m->top_k / (double)m->experts : 0;
     const double projections = products_ms(job, 2 * tokens * p.attention / l->tp), reduce = reduce_ms(job, l);
     const double mlp = products_ms(job, 2 * tokens * (p.mlp + p.experts * share) / l->tp);
     /* a token sees half of its sequence; the backward has five products of the forward's two */
@@ -88,7 +88,7 @@ static times_t times_of(const job_t *job, const layout_t *l, int64_t layer)
 
 static double head_ms(const job_t *job, const layout_t *l)
 {
-    return products_ms(job, 2 * tokens_of(job) * model_head(&job->model) / l->tp);
+    return products_ms(job, 2 * microbatch_tokens(job) * model_head(&job->model) / l->tp);
 }
 
 static double sum_of(const double times[3])
@@ -113,7 +113,7 @@ static double kept_bytes(const model_t *m, int64_t layer, dp_recompute_t recompu
     if (recompute < DP_RECOMPUTE_MLP)
         kept += products * inner;
     if (recompute < DP_RECOMPUTE_CHEAP)
-        kept += inner + rows * d + latents; /* the activation, gradients of outputs, norms of latents */
+        kept += inner + rows * d + latents; /* activation, gradients of outputs, norms */
     return kept * BF16;
 }
 
@@ -202,7 +202,7 @@ typedef struct held {
 static held_t held_by(const job_t *job, const layout_t *l, const parts_t *p, int32_t stage)
 {
     const model_t *m = &job->model;
-    const double tokens = tokens_of(job) / l->tp;
+    const double tokens = microbatch_tokens(job) / l->tp;
     held_t h = {0};
 
     for (int64_t part = p->first[stage]; part < p->first[stage + 1]; part++) {
@@ -233,7 +233,7 @@ static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_sc
 {
     const model_t *m = &job->model;
     const memory_bytes_t unit = {.activation = 1};
-    const double tokens = tokens_of(job) / l->tp, row = (double)m->hidden * BF16, state = 12;
+    const double tokens = microbatch_tokens(job) / l->tp, row = (double)m->hidden * BF16, state = 12;
     const int32_t copies = dp_schedule_paths(schedule);
     const double spread = job->zero ? (double)l->dp * copies : 1;
     footprint_t f = {.copies = copies};
@@ -248,7 +248,8 @@ static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_sc
         h = held_by(job, l, p, place.stage);
         embedding = embedding || place.stage == 0;
         head = head || h.head;
-        if (m->tied && embedding && head && (place.stage == 0 || h.head) && copies == 1) /* one matrix for both */
+        /* one matrix for both */
+        if (m->tied && embedding && head && (place.stage == 0 || h.head) && copies == 1)
             h.dense -= (double)m->vocab * (double)m->hidden / l->tp;
         f.weights += (h.dense + h.experts) * BF16;
         f.gradients += (h.dense + h.experts) * 4;
@@ -379,7 +380,7 @@ static void clear_segments(segments_t *s)
 /* Milliseconds of a step of so many micro-batches. */
 static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microbatches, double *ms_out)
 {
-    const double boundary = tokens_of(job) * (double)job->model.hidden * BF16 / l->tp;
+    const double boundary = microbatch_tokens(job) * (double)job->model.hidden * BF16 / l->tp;
     const bool near = l->pp * l->tp * l->ep <= job->gpu.host;
     const dp_lower_options_t options = {.struct_size = sizeof(options), .transport = DP_TRANSPORT_CREDITS, .slots = 0};
     dp_costs_t costs = {.struct_size = sizeof(costs),

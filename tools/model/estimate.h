@@ -22,7 +22,7 @@ typedef struct gpu {
     double reserve; /* bytes that others take: context, libraries, fragments */
 } gpu_t;
 
-/* One of the kinds known, with the assumptions that go with it; NULL: there is none of that name. */
+/* One of the kinds known, with assumptions that go with it; NULL: there is none of that name. */
 const gpu_t *gpu_find(const char *name);
 /* "h100 h200 ..." */
 const char *gpu_names(void);
@@ -36,7 +36,7 @@ typedef struct job {
     int32_t gpus;
     int64_t sequence, batch; /* tokens of a sequence, sequences of a step */
     int32_t micro_batch;     /* sequences of a micro-batch */
-    int32_t zero;            /* 1: the optimizer's state is spread over the ranks with the same parameters */
+    int32_t zero;            /* 1: ranks with the same parameters share the optimizer's state */
 } job_t;
 
 /* Ranks are tp * pp * dp; experts are spread over ep ranks of a dp group. */
@@ -62,7 +62,7 @@ typedef struct answer {
     double step;      /* seconds, sums of gradients included */
     double sums;      /* of which they are */
     double useful;    /* share of a step in which a rank computes what it would compute alone */
-    double gain;      /* over 1f1b with the same numbers of ranks, whether that fits or not; 0: not known */
+    double gain;      /* over 1f1b on the same ranks, whether that fits or not; 0: not known */
     double tokens;    /* per second, all GPUs */
     double mfu;       /* share of tflops */
     char reason[160]; /* why the method refuses it; "" otherwise */
@@ -72,7 +72,7 @@ typedef struct answer {
 dp_status_t estimate_bytes(const job_t *job, const layout_t *layout, answer_t *answer);
 /* Times of one whose bytes are known: its program simulated with segments on lanes. */
 dp_status_t estimate_time(const job_t *job, answer_t *answer);
-/* Seconds that no schedule of these numbers of ranks is shorter than: what the dearest stage computes. */
+/* Seconds that no schedule on these ranks is shorter than: what each computes. */
 double estimate_bound(const job_t *job, const layout_t *layout);
 
 #endif

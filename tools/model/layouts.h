@@ -13,7 +13,7 @@ typedef struct wanted {
 } wanted_t;
 
 typedef struct layouts {
-    answer_t *answers; /* those that fit and were timed by step; then the others by how much they lack */
+    answer_t *answers; /* that fit and were timed, by step; then others by what they hold */
     size_t count, timed;
     size_t tried;            /* numbers of ranks that there are */
     int64_t batch_left_over; /* of them, those among whose ranks the batch cannot be dealt evenly */

@@ -13,7 +13,7 @@ static double matrix(int64_t rows, int64_t columns, bool bias)
     return (double)rows * (double)columns + (bias ? (double)columns : 0);
 }
 
-static double norm(const model_t *m, int64_t width)
+static double norm_parameters(const model_t *m, int64_t width)
 {
     return (double)width * (m->norm_bias ? 2 : 1);
 }
@@ -23,18 +23,18 @@ static double plain_attention(const model_t *m)
     const int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
 
     return matrix(m->hidden, q, m->qkv_bias) + 2 * matrix(m->hidden, kv, m->qkv_bias) +
-           matrix(q, m->hidden, m->o_bias) + (m->qk_norm ? 2 * norm(m, m->head_dim) : 0) +
+           matrix(q, m->hidden, m->o_bias) + (m->qk_norm ? 2 * norm_parameters(m, m->head_dim) : 0) +
            (m->sinks ? (double)m->heads : 0);
 }
 
 static double latent_attention(const model_t *m)
 {
     const int64_t q = m->heads * m->head_dim, kv = m->heads * (m->head_dim - m->rope_dim + m->value_dim);
-    const double queries =
-        m->q_rank > 0 ? matrix(m->hidden, m->q_rank, m->qkv_bias) + norm(m, m->q_rank) + matrix(m->q_rank, q, false)
-                      : matrix(m->hidden, q, false);
+    const double queries = m->q_rank > 0 ? matrix(m->hidden, m->q_rank, m->qkv_bias) + norm_parameters(m, m->q_rank) +
+                                               matrix(m->q_rank, q, false)
+                                         : matrix(m->hidden, q, false);
 
-    return queries + matrix(m->hidden, m->kv_rank + m->rope_dim, m->qkv_bias) + norm(m, m->kv_rank) +
+    return queries + matrix(m->hidden, m->kv_rank + m->rope_dim, m->qkv_bias) + norm_parameters(m, m->kv_rank) +
            matrix(m->kv_rank, kv, false) + matrix(m->heads * m->value_dim, m->hidden, m->o_bias);
 }
 
@@ -45,8 +45,8 @@ static double mlp(const model_t *m, int64_t width, bool bias)
 
 model_layer_t model_layer(const model_t *m, int64_t layer)
 {
-    model_layer_t l = {.attention =
-                           2 * norm(m, m->hidden) + (m->kv_rank > 0 ? latent_attention(m) : plain_attention(m))};
+    model_layer_t l = {.attention = 2 * norm_parameters(m, m->hidden) +
+                                    (m->kv_rank > 0 ? latent_attention(m) : plain_attention(m))};
 
     if (!model_has_experts(m, layer)) {
         l.mlp = mlp(m, m->ffn, m->mlp_bias);
@@ -65,7 +65,7 @@ double model_embedding(const model_t *m)
 
 double model_head(const model_t *m)
 {
-    return (double)m->vocab * (double)m->hidden + norm(m, m->hidden);
+    return (double)m->vocab * (double)m->hidden + norm_parameters(m, m->hidden);
 }
 
 static double ends_of(const model_t *m)
