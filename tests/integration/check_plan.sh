@@ -120,6 +120,11 @@ require err 'at "FAST=1"'
 expect 2 --model "$models/gpt2.json" --gpus 8 --assume LINKS=2
 require err 'LINKS: a number above 0, at most 1'
 expect 2 --model "$models/gpt2.json" --gpus 8 more
+expect 2 --model "$models/gpt2.json" --gpus 8 --method none
+require err 'no built-in schedule'
+expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --method zbv
+require out '^zbv '
+! grep -q '^1f1b ' out || fail "--method zbv lists 1f1b"
 expect 1 --model nowhere.json --gpus 8
 printf '{"model_type": "mamba", "hidden_size": 8}' >other.json
 expect 2 --model other.json --gpus 8

@@ -365,7 +365,12 @@ lines out 2 '^\[[01]\] 100000$'
 rsh=$work/here
 begin asked --hosts a,b -n 4 --grace 8 -- sh -c 'echo "pid $$"; exec "$0" wait' "$rank"
 await_lines 4 ready
-kill -s STOP "$(sed -n 's/^\[0\] pid //p' "$work/out")"
+stopped=$(sed -n 's/^\[0\] pid //p' "$work/out")
+kill -s STOP "$stopped"
+# on a busy machine it takes a while until the thread that the signal went to gets there, and others answer meanwhile
+while [ -e "/proc/$stopped" ] && ! grep -q '^State:[[:space:]]*[TZ]' "/proc/$stopped/status"; do
+    sleep 0.02
+done
 kill -s QUIT "$job"
 sleep 0.5
 kill -s KILL "$(sed -n 's/^\[1\] pid //p' "$work/out")"

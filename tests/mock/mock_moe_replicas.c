@@ -7,6 +7,7 @@
 #include "tests/mock/fault.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 static const dp_moe_vt_t *real(void)
 {
@@ -34,7 +35,7 @@ static dp_status_t route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
     return real()->route(moe, &outer, s);
 }
 
-static const dp_comm_vt_t *comm;
+static const dp_comm_vt_t *comm; /* of all ranks that are threads here */
 
 static dp_status_t post(dp_exchange_t *exchange, uint32_t number, const void *send, const int32_t *offsets,
                         const int32_t *counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
@@ -51,21 +52,32 @@ static dp_status_t await(dp_exchange_t *exchange, uint32_t number, dp_stream_t *
     return fault("rows_are_not_awaited") ? DP_OK : comm->exchange_wait(exchange, number, s);
 }
 
+/* The same transport with what the faults above make of its posts. */
+static const dp_comm_vt_t *posting_comm(const dp_comm_vt_t *vt)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static dp_comm_vt_t posting;
+
+    pthread_mutex_lock(&lock);
+    if (comm == NULL) {
+        comm = vt;
+        posting = *vt;
+        posting.exchange_post = post;
+        posting.exchange_wait = await;
+    }
+    pthread_mutex_unlock(&lock);
+    return &posting;
+}
+
 static dp_status_t open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
 {
-    static dp_comm_vt_t posting;
     dp_moe_config_t changed;
 
     if (config->struct_size < DP_MOE_CONFIG_MIN || dp_sized_take(&changed, sizeof(changed), config) != 0 ||
         (changed.route_groups <= 1 && changed.ep_vt == NULL && changed.posted == 0))
         return real()->open(host, config, moe_out);
-    if (changed.posted != 0) {
-        comm = changed.comm_vt;
-        posting = *comm;
-        posting.exchange_post = post;
-        posting.exchange_wait = await;
-        changed.comm_vt = &posting;
-    }
+    if (changed.posted != 0)
+        changed.comm_vt = posting_comm(changed.comm_vt);
     if (fault("groups_are_ignored"))
         changed.route_groups = 0;
     if (fault("one_group_more"))

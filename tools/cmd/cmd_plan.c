@@ -124,7 +124,7 @@ static const option_row_t plan_options[] = {
      .help = "ranks that share each matrix, on one host; no others are tried"},
     {.name = "method",
      .value = "NAME",
-     .kind = OPTION_WORD,
+     .kind = OPTION_TEXT,
      .at = AT(wanted.method),
      .words = METHOD_WORDS,
      .help = "one schedule alone"},
@@ -424,6 +424,17 @@ static dp_status_t make_job(const plan_args_t *args, job_t *job)
     return status;
 }
 
+static bool is_method(const char *name)
+{
+    size_t count;
+    const dp_method_t *methods = dp_schedule_methods(&count);
+
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(methods[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 static int run_plan(const plan_args_t *args)
 {
     job_t job = {.gpus = 0};
@@ -462,5 +473,7 @@ int cmd_plan(int argc, char **argv)
         return command_usage(&command_plan, "%s: one operand too many", argv[optind]);
     if (args.model == NULL || args.gpus == 0)
         return command_usage(&command_plan, "--model FILE and --gpus N are required");
+    if (args.wanted.method != NULL && !is_method(args.wanted.method))
+        return command_usage(&command_plan, "--method %s: no built-in schedule has that name", args.wanted.method);
     return run_plan(&args);
 }

@@ -9,7 +9,7 @@
 #include "args.h"
 #include "commands.h"
 #include "plan.h"
-#include "tools/model/memory.h"
+#include "memory.h"
 
 static const option_row_t verify_options[] = {
     {.name = "memory-cap",

@@ -4,8 +4,6 @@
  * simulator makes a step of. */
 #include "estimate.h"
 
-#include "tools/model/memory.h"
-
 #include <dualpipe/simulate.h>
 #include <math.h>
 #include <stdio.h>
@@ -113,8 +111,10 @@ static double kept_bytes(const model_t *m, int64_t layer, dp_recompute_t recompu
     if (recompute < DP_RECOMPUTE_MLP)
         kept += products * inner;
     if (recompute < DP_RECOMPUTE_CHEAP)
-        kept += inner + rows * d + latents; /* activation, gradients of outputs, norms */
-    return kept * BF16;
+        kept += inner + (experts ? rows * d + (m->shared_ffn > 0 ? d : 0) : 0) + d +
+                latents; /* activation, gradients of outputs, norms */
+    /* in fp32: factors of two norms; scores, and of each choice its weight, places and lists */
+    return kept * BF16 + 8 + (experts ? (double)m->experts * 4 + rows * 32 : 0);
 }
 
 /* ---- a layout ---- */
@@ -228,16 +228,15 @@ static held_t held_by(const job_t *job, const layout_t *l, const parts_t *p, int
 }
 
 /* state: of the optimizer for a parameter: a master and two moments in fp32. */
-static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_schedule_t *schedule, const parts_t *p,
-                                int32_t rank)
+static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_schedule_t *schedule,
+                                const dp_program_t *program, const parts_t *p, int32_t rank)
 {
     const model_t *m = &job->model;
-    const memory_bytes_t unit = {.activation = 1};
     const double tokens = microbatch_tokens(job) / l->tp, row = (double)m->hidden * BF16, state = 12;
     const int32_t copies = dp_schedule_paths(schedule);
     const double spread = job->zero ? (double)l->dp * copies : 1;
     footprint_t f = {.copies = copies};
-    double kept = 0, unkept = 0;
+    double unkept = 0;
     bool embedding = false, head = false;
 
     for (int32_t chunk = 0; chunk < schedule->chunks; chunk++) {
@@ -255,12 +254,11 @@ static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_sc
         f.gradients += (h.dense + h.experts) * 4;
         f.optimizer += h.dense * state / spread + h.experts * state / fmax(1, spread / l->ep);
         f.head += h.head ? tokens * (double)m->vocab * (BF16 + 4) : 0;
-        kept += h.kept;
-        unkept += h.unkept;
+        /* two at least: forwards alone, as for a validation, are two at a time */
+        f.activations += h.kept * fmax(2, program->activation_slots[rank * schedule->chunks + chunk]);
+        unkept = fmax(unkept, h.unkept);
     }
-    kept *= (double)dp_schedule_split(schedule) / schedule->chunks;
-    unkept *= (double)dp_schedule_split(schedule) / schedule->chunks;
-    f.activations = kept * memory_of(schedule, rank, &unit).activations + unkept;
+    f.activations += unkept; /* of the one backward that runs */
     f.transport = l->pp > 1 ? 4 * schedule->chunks * tokens * row : 0;
     f.transport += l->ep > 1 ? 2 * (double)m->top_k * tokens * row : 0;
     f.total = f.weights + f.gradients + f.optimizer + f.activations + f.head + f.transport + job->gpu.reserve;
@@ -287,21 +285,26 @@ static dp_status_t make_schedule(const layout_t *l, int32_t microbatches, dp_sch
 dp_status_t estimate_bytes(const job_t *job, const layout_t *layout, answer_t *answer)
 {
     dp_schedule_t *schedule = NULL;
+    dp_program_t *program = NULL;
     parts_t parts = {0};
     dp_status_t status = make_schedule(layout, enough(layout, 6), &schedule);
 
     answer->layout = *layout;
     answer->bytes = (footprint_t){0};
     if (status >= 0)
+        status = dp_program_lower(schedule, NULL, &program);
+    if (status >= 0)
         status = cut_parts(job, layout, dp_schedule_stages(schedule), &parts);
     for (int32_t rank = 0; rank < layout->pp && status >= 0; rank++) {
-        const footprint_t f = footprint_of(job, layout, schedule, &parts, rank);
+        const footprint_t f = footprint_of(job, layout, schedule, program, &parts, rank);
 
         if (f.total > answer->bytes.total)
             answer->bytes = f;
     }
     answer->fits = status >= 0 && answer->bytes.total <= job->gpu.memory;
     clear_parts(&parts);
+    if (program != NULL)
+        dp_program_free(program);
     if (schedule != NULL)
         dp_schedule_free(schedule);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * memory.c: what a rank holds at most while it goes through its list. */
-#include "tools/model/memory.h"
+#include "memory.h"
 
 #include <math.h>
 #include <string.h>
