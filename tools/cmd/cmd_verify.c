@@ -8,8 +8,8 @@
 
 #include "args.h"
 #include "commands.h"
-#include "plan.h"
 #include "memory.h"
+#include "plan.h"
 
 static const option_row_t verify_options[] = {
     {.name = "memory-cap",
