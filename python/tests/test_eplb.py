@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dualpipe import eplb
+from libdualpipe import eplb
 
 numpy = pytest.importorskip("numpy")
 DATA = Path(os.environ.get("DP_TEST_DATA", Path(__file__).parents[2] / "tests" / "data")) / "eplb"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import dualpipe
-from dualpipe import Operation, Schedule
+import libdualpipe
+from libdualpipe import Operation, Schedule
 
 SIZES = {"dualpipe": (4, 8), "interleaved": (4, 8), "interleaved_overlap": (4, 8)}
 DATA = Path(os.environ.get("DP_TEST_DATA", Path(__file__).parents[2] / "tests" / "data"))
@@ -14,10 +14,10 @@ DATA = Path(os.environ.get("DP_TEST_DATA", Path(__file__).parents[2] / "tests" /
 
 def made(method):
     ranks, microbatches = SIZES.get(method, (4, 8))
-    return dualpipe.schedule(method, ranks, microbatches)
+    return libdualpipe.schedule(method, ranks, microbatches)
 
 
-@pytest.mark.parametrize("method", [m.name for m in dualpipe.methods()])
+@pytest.mark.parametrize("method", [m.name for m in libdualpipe.methods()])
 def test_every_method_is_proven_and_simulated(method):
     schedule = made(method)
     for transport in ("credits", "bundles"):
@@ -33,7 +33,7 @@ def test_every_method_is_proven_and_simulated(method):
         assert busy + simulation.bubble[rank] == pytest.approx(simulation.step_time)
 
 
-@pytest.mark.parametrize("method", [m.name for m in dualpipe.methods()])
+@pytest.mark.parametrize("method", [m.name for m in libdualpipe.methods()])
 def test_text_and_back(method, tmp_path):
     schedule = made(method)
     tsv = Schedule.parse(schedule.to_tsv(), "tsv")
@@ -57,9 +57,9 @@ def test_what_torch_wrote_is_read():
 
 def test_errors_are_the_librarys_sentences(tmp_path):
     with pytest.raises(ValueError, match="dualpipe"):
-        dualpipe.schedule("dualpipe", 3, 8)
+        libdualpipe.schedule("dualpipe", 3, 8)
     with pytest.raises(ValueError, match="no method"):
-        dualpipe.schedule("nonsense", 4, 8)
+        libdualpipe.schedule("nonsense", 4, 8)
     with pytest.raises(ValueError, match="text:1"):
         Schedule.parse("0F0,what\n")
     with pytest.raises(ValueError, match="format"):
@@ -87,6 +87,6 @@ def test_transfers_of_a_csv_are_checked():
 
 
 def test_repr_and_methods():
-    assert repr(made("zbv")) == "<dualpipe.Schedule zbv: 4 ranks, 8 micro-batches, 2 chunks a rank (v)>"
-    assert {"dualpipe", "zbv", "1f1b"} <= {m.name for m in dualpipe.methods()}
-    assert dualpipe.__version__.count(".") == 2
+    assert repr(made("zbv")) == "<libdualpipe.Schedule zbv: 4 ranks, 8 micro-batches, 2 chunks a rank (v)>"
+    assert {"dualpipe", "zbv", "1f1b"} <= {m.name for m in libdualpipe.methods()}
+    assert libdualpipe.__version__.count(".") == 2

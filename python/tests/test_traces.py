@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import dualpipe
-from dualpipe import Costs
+import libdualpipe
+from libdualpipe import Costs
 
 DATA = Path(os.environ.get("DP_TEST_DATA", Path(__file__).parents[2] / "tests" / "data"))
 
@@ -30,7 +30,7 @@ def test_costs_of_torch_annotations(tmp_path, pack):
     torch_trace(tmp_path / "trace.json", pack)
     costs = Costs.of_trace(tmp_path / "trace.json")
     assert costs.f == pytest.approx(2) and costs.b == pytest.approx(5) and costs.i + costs.w == pytest.approx(5)
-    assert dualpipe.schedule("1f1b", 2, 4).simulate(costs).step_time == pytest.approx(5 * 7)
+    assert libdualpipe.schedule("1f1b", 2, 4).simulate(costs).step_time == pytest.approx(5 * 7)
 
 
 def test_costs_of_the_published_profile():
@@ -38,16 +38,16 @@ def test_costs_of_the_published_profile():
     costs = Costs.of_trace(path)
     assert costs.fb == pytest.approx(129.012)  # of dualpipe trace costs
     assert costs.fb < costs.f + costs.i + costs.w
-    assert "LAYERS=4\n" in dualpipe.trace_costs(path) and "LAYERS=2\n" in dualpipe.trace_costs(path, layers=2)
-    assert "attention.F=4.36" in dualpipe.trace_costs(path, annotations={"attention.F": r"attn.F"})
+    assert "LAYERS=4\n" in libdualpipe.trace_costs(path) and "LAYERS=2\n" in libdualpipe.trace_costs(path, layers=2)
+    assert "attention.F=4.36" in libdualpipe.trace_costs(path, annotations={"attention.F": r"attn.F"})
     with pytest.raises(ValueError, match="attention.F=REGEX"):
-        dualpipe.trace_costs(path, annotations={"attn": "x"})
+        libdualpipe.trace_costs(path, annotations={"attn": "x"})
     with pytest.raises(ValueError, match="not a regular expression"):
-        dualpipe.trace_costs(path, annotations={"mlp.F": "("})
+        libdualpipe.trace_costs(path, annotations={"mlp.F": "("})
 
 
 def test_overlap_of_the_published_profile():
-    device, = dualpipe.trace_overlap(DATA / "trace" / "deepseek_v3_train_1f1b.json.gz")
+    device, = libdualpipe.trace_overlap(DATA / "trace" / "deepseek_v3_train_1f1b.json.gz")
     assert device.name == "rank 0" and device.span == pytest.approx(129.012)  # of dualpipe trace overlap
     assert device.communication == pytest.approx(113.440)
     assert device.hidden / device.communication == pytest.approx(0.9632, abs=5e-5)
@@ -59,13 +59,13 @@ def test_overlap_counts_kernels_of_the_callers_names(tmp_path):
     kernels = [{"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": {"stream": tid}}
                for name, tid, ts, dur in (("gemm", 7, 0, 3000), ("my_ring", 8, 2000, 4000))]
     (tmp_path / "t.json").write_text(json.dumps(kernels))
-    device, = dualpipe.trace_overlap(tmp_path / "t.json")
+    device, = libdualpipe.trace_overlap(tmp_path / "t.json")
     assert (device.span, device.computation, device.communication) == (6.0, 6.0, 0.0)
     assert device.computation_sms is None
-    device, = dualpipe.trace_overlap(tmp_path / "t.json", communication="^my_")
+    device, = libdualpipe.trace_overlap(tmp_path / "t.json", communication="^my_")
     assert (device.computation, device.communication, device.hidden, device.idle) == (3.0, 4.0, 1.0, 0.0)
     with pytest.raises(ValueError, match="t.json: .*not a regular expression"):
-        dualpipe.trace_overlap(tmp_path / "t.json", communication="(")
+        libdualpipe.trace_overlap(tmp_path / "t.json", communication="(")
 
 
 def test_a_file_of_costs(tmp_path):
@@ -80,10 +80,10 @@ def test_a_file_of_costs(tmp_path):
 
 def test_what_is_no_trace(tmp_path):
     with pytest.raises(FileNotFoundError):
-        dualpipe.trace_costs(tmp_path / "none.json")
+        libdualpipe.trace_costs(tmp_path / "none.json")
     (tmp_path / "no.json").write_text('{"traceEvents": [')
     with pytest.raises(ValueError, match="no.json: "):
-        dualpipe.trace_costs(tmp_path / "no.json")
+        libdualpipe.trace_costs(tmp_path / "no.json")
     (tmp_path / "cut.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}' * 1000)[:40])
     with pytest.raises(EOFError):
-        dualpipe.trace_costs(tmp_path / "cut.json.gz")
+        libdualpipe.trace_costs(tmp_path / "cut.json.gz")

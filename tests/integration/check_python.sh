@@ -30,11 +30,11 @@ export PATH PIP_DISABLE_PIP_VERSION_CHECK
 cp -R "$package" "$work/python"
 ln -s "$DP_TEST_SRCDIR/include" "$DP_TEST_SRCDIR/libdualpipe" "$DP_TEST_SRCDIR/tools" "$DP_TEST_SRCDIR/LICENSE" "$work/"
 sh "$work/python/wheels" "$work/dist"
-wheel=$(ls "$work/dist"/dualpipe-*-py3-none-manylinux_2_*_"$(uname -m)".whl)
+wheel=$(ls "$work/dist"/libdualpipe-*-py3-none-manylinux_2_*_"$(uname -m)".whl)
 pip -q install --force-reinstall --no-deps "$wheel"
 
 cd "$work" # not beside the sources
-library=$(python -c 'import dualpipe._library as l; print(l.lib._name)')
+library=$(python -c 'import libdualpipe._library as l; print(l.lib._name)')
 glibc=$(readelf -V "$library" | grep -o 'GLIBC_2\.[0-9]*' | sed 's/.*\.//' | sort -n | tail -n 1)
 case $wheel in
 *_2_"${glibc}"_*) ;;
@@ -45,3 +45,16 @@ foreign=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep 
 foreign=$(${NM:-nm} -D --defined-only "$library" | awk '$2 == "T" && $3 !~ /^dp_[a-z0-9]/ { print $3 }')
 [ -z "$foreign" ] || { echo "the package offers" $foreign; exit 1; }
 pytest -q -p no:cacheprovider "$package/tests"
+
+# DeepSeek's package is dualpipe in pip and in import; both stay whole beside each other.
+mkdir -p "$work/theirs/dualpipe"
+echo 'class DualPipe: pass' >"$work/theirs/dualpipe/__init__.py"
+echo 'from setuptools import setup; setup(name="dualpipe", version="1.0.0", packages=["dualpipe"])' >"$work/theirs/setup.py"
+both='import dualpipe, libdualpipe; dualpipe.DualPipe(); assert libdualpipe.schedule("dualpipe", 4, 8).ranks == 4'
+pip -q install --no-build-isolation --no-deps "$work/theirs"
+python -c "$both"
+pip -q install --force-reinstall --no-deps "$wheel"
+python -c "$both"
+pip -q uninstall -y libdualpipe
+python -c 'import dualpipe; dualpipe.DualPipe()'
+pip -q uninstall -y dualpipe

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: MIT
 """Pipeline schedules and expert load balancing, by libdualpipe.
 
->>> import dualpipe
->>> zbv = dualpipe.schedule("zbv", ranks=4, microbatches=8)
+>>> import libdualpipe
+>>> zbv = libdualpipe.schedule("zbv", ranks=4, microbatches=8)
 >>> zbv.verify()                                     # ValueError with the reason, where it cannot run
->>> zbv.simulate(dualpipe.Costs(f=1, i=1, w=1, hop=0.1)).step_time
+>>> zbv.simulate(libdualpipe.Costs(f=1, i=1, w=1, hop=0.1)).step_time
 >>> zbv.write("zbv.csv")                             # torch.distributed.pipelining loads it
 
-`dualpipe.eplb.rebalance_experts` takes the place of the published EPLB's. Whatever the library refuses is a ValueError
+`libdualpipe.eplb.rebalance_experts` takes the place of the published EPLB's. Whatever the library refuses is a ValueError
 with its sentence. Functions may be called from several threads at once.
 """
 from ._library import lib as _lib

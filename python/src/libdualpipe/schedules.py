@@ -77,7 +77,7 @@ class Schedule:
             _c.lib.dp_schedule_free(self._made)
 
     def __repr__(self) -> str:
-        return (f"<dualpipe.Schedule {self.method}: {self.ranks} ranks, {self.microbatches} micro-batches, "
+        return (f"<libdualpipe.Schedule {self.method}: {self.ranks} ranks, {self.microbatches} micro-batches, "
                 f"{self.chunks} chunk{'s' * (self.chunks != 1)} a rank ({self.placement})>")
 
     # ---- from elsewhere ----
