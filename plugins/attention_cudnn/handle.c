@@ -45,6 +45,21 @@ static dp_status_t make_handle(const dp_host_t *host, const attn_dnn_t *dnn, CUd
     return DP_OK;
 }
 
+/* Two handles and the lanes have more streams than a device has hardware queues, and cuDNN's wait
+ * for events of its rank. On an H200 two ranks as threads trained twice and stood still once. */
+static void warn_of_queues(const dp_host_t *host, CUdevice device)
+{
+    static bool said;
+
+    for (const attn_handle_t *h = handles; h != NULL && !said; h = h->next)
+        if (h->device == device) {
+            said = true;
+            host->log(host, DP_LOG_WARN, "attention_cudnn",
+                      "several ranks of this process use cuDNN on one device, with 16 streams each and 32 hardware "
+                      "queues in all: a step may stand still; start ranks as processes, or take attention_cuda");
+        }
+}
+
 dp_status_t attn_handle_open(const dp_host_t *host, const attn_dnn_t *dnn, attn_handle_t **handle_out)
 {
     CUdevice device;
@@ -57,6 +72,7 @@ dp_status_t attn_handle_open(const dp_host_t *host, const attn_dnn_t *dnn, attn_
     for (h = handles; h != NULL && (h->host != host || h->device != device); h = h->next) {
     }
     if (h == NULL) {
+        warn_of_queues(host, device);
         status = make_handle(host, dnn, device, &h);
         if (status >= 0) {
             h->next = handles;

@@ -106,6 +106,10 @@ run varlen-cuda32 --threads 2 --batch 3 --varlen --device cuda
 close varlen-cpu32 varlen-cuda32 1e-5
 if [ -e "$DP_TEST_BUILDDIR/.libs/dp_attention_cudnn.so" ]; then
     run cudnn16 --threads 2 --device cuda --dtype bf16 --attention cudnn
+    [ "$(grep -c 'start ranks as processes, or take attention_cuda' "$work/cudnn16.out")" -eq 1 ] || {
+        echo "two ranks with cuDNN's streams in one process are not told once that they may stand still: $(cat "$work/cudnn16.out")"
+        failures=$((failures + 1))
+    }
     run cudnn16-full --threads 2 --device cuda --dtype bf16 --attention cudnn --recompute full
     same cudnn16 cudnn16-full
     close cpu32 cudnn16 2e-2
