@@ -20,6 +20,19 @@ expect 2
 require err '^usage: dualpipe'
 expect 2 no-such-command
 require err 'no-such-command'
+expect 2 simualte
+require err 'did you mean simulate?'
+expect 2 qqqqqq
+! grep -q 'did you mean' err || fail "a command is guessed from nothing: $(cat err)"
+expect 2 compare --rnks 8
+require err 'unknown option --rnks; did you mean --ranks?'
+expect 2 compare --zzzzzz
+! grep -q 'did you mean' err || fail "an option is guessed from nothing: $(cat err)"
+expect 0 help simulate
+require out '^usage: dualpipe simulate'
+expect 2 help simualte
+expect 0 -V
+require out '^dualpipe '
 expect 2 --no-such-option
 
 if [ -w /dev/full ]; then

@@ -180,7 +180,13 @@ expect 0 view profile.json --output page.html
 require page.html '<!DOCTYPE html>'
 require page.html '"span":129012000'
 ! grep -q -e 'https\{0,1\}://' -e '@DATA@' page.html || fail "the page refers to something outside"
-expect 2 view profile.json
+cp page.html given.html
+mkdir -p beside
+cp profile.json beside/run.json
+expect 0 view beside/run.json
+[ "$(cat out)" = beside/run.html ] || fail "view does not say where the page is: $(cat out)"
+sed 's/run.json/profile.json/' beside/run.html | cmp -s - given.html || fail "the page beside its trace is another one"
+expect 2 view -
 # Names are no markup.
 echo '[{"ph":"X","cat":"kernel","name":"</script><b>&\u2028é","pid":0,"tid":1,"ts":5,"dur":1}]' >odd.json
 expect 0 view odd.json --output odd.html

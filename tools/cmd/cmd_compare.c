@@ -202,7 +202,8 @@ static dp_status_t put_table(const table_t *table, output_t *output)
     int width = (int)strlen("schedule");
 
     costs_text(&table->args->costs, costs, sizeof(costs));
-    fprintf(to, "%d ranks, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->microbatches, costs);
+    fprintf(to, "%d rank%s, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->ranks == 1 ? "" : "s",
+            table->args->microbatches, costs);
     for (size_t e = 0; e < table->fitting; e++)
         width = (int)strlen(table->entries[e].label) > width ? (int)strlen(table->entries[e].label) : width;
     fprintf(to, "%-*s     step     idle         formula    held weights%s\n", width, "schedule",

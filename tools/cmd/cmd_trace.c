@@ -97,6 +97,8 @@ static int run_action(const trace_args_t *args)
     if (status == DP_OK)
         status = output_close(&output, put_report(args, trace, &output));
     dp_trace_free(trace);
+    if (status == DP_OK && args->page[0] != '\0')
+        printf("%s\n", args->page);
     return status == DP_OK ? CMD_OK : trace_failed(status);
 }
 

@@ -38,18 +38,35 @@ static const struct entry {
 static void usage(FILE *to)
 {
     fprintf(to, "usage: dualpipe COMMAND [OPTIONS]\n"
-                "       dualpipe COMMAND --help\n\n"
+                "       dualpipe help COMMAND\n\n"
                 "commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
         fprintf(to, "  %-11s  %s\n", commands[i].name, commands[i].summary);
 }
 
-int cmd_help(int argc, char **argv)
+static const struct entry *find_command(const char *name)
 {
-    (void)argc;
-    (void)argv;
-    usage(stdout);
-    return CMD_OK;
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    const char *nearest = NULL;
+    int slips = DID_YOU_MEAN + 1;
+
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (options_slips(name, commands[i].name) < slips) {
+            slips = options_slips(name, commands[i].name);
+            nearest = commands[i].name;
+        }
+    fprintf(stderr, "dualpipe: there is no command \"%s\"", name);
+    if (nearest != NULL)
+        fprintf(stderr, "; did you mean %s?", nearest);
+    fprintf(stderr, "; dualpipe --help lists them\n");
+    return CMD_USAGE;
 }
 
 int cmd_version(int argc, char **argv)
@@ -60,20 +77,28 @@ int cmd_version(int argc, char **argv)
     return CMD_OK;
 }
 
+/* help COMMAND: as COMMAND --help. */
+int cmd_help(int argc, char **argv)
+{
+    const bool named = argc > 1 && argv[1][0] != '-';
+    const struct entry *command = named ? find_command(argv[1]) : NULL;
+    char help[] = "--help";
+    char *words[] = {named ? argv[1] : NULL, help, NULL};
+
+    if (named && command == NULL)
+        return unknown_command(argv[1]);
+    if (command != NULL && command->options != NULL)
+        return command->run(2, words);
+    usage(stdout);
+    return CMD_OK;
+}
+
 /* --help, -h and --version are spelled as options by habit. */
 static const char *without_dashes(const char *word)
 {
     if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0)
         return "help";
-    return strcmp(word, "--version") == 0 ? "version" : word;
-}
-
-static const struct entry *find_command(const char *name)
-{
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
-    return NULL;
+    return strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0 ? "version" : word;
 }
 
 /* For completion, and not in the list: dualpipe complete [COMMAND [--OPTION|ACTION]], what may
@@ -101,10 +126,8 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "complete") == 0)
         return cmd_complete(argc - 1, argv + 1);
     command = find_command(without_dashes(argv[1]));
-    if (command == NULL) {
-        fprintf(stderr, "dualpipe: there is no command \"%s\"; dualpipe --help lists them\n", argv[1]);
-        return CMD_USAGE;
-    }
+    if (command == NULL)
+        return unknown_command(argv[1]);
     status = command->run(argc - 1, argv + 1);
     /* Output that did not reach the disk or the pipe is a failure, not a success. */
     if (fflush(stdout) != 0 || ferror(stdout)) {

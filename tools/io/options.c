@@ -160,16 +160,69 @@ int options_defaults(const command_t *command, void *into)
 
 /* ---- the command line ---- */
 
-static int bad_option(const command_t *command, char **argv, int option)
+enum { MOST_LETTERS = 32 };
+
+static int least(int a, int b)
 {
-    const char *word = argv[optind - 1];
+    return a < b ? a : b;
+}
+
+/* Restricted Damerau-Levenshtein distance, row by row. */
+int options_slips(const char *word, const char *right)
+{
+    int rows[3][MOST_LETTERS + 1];
+    int *before = rows[0], *last = rows[1], *now = rows[2];
+    const int n = (int)strlen(word), m = (int)strlen(right);
+
+    if (n > MOST_LETTERS || m > MOST_LETTERS || n < 3)
+        return DID_YOU_MEAN + 1;
+    for (int j = 0; j <= m; j++)
+        before[j] = last[j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *spare = before;
+
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            const bool same = word[i - 1] == right[j - 1];
+
+            now[j] = least(least(last[j] + 1, now[j - 1] + 1), last[j - 1] + !same);
+            if (i > 1 && j > 1 && word[i - 1] == right[j - 2] && word[i - 2] == right[j - 1])
+                now[j] = least(now[j], before[j - 2] + 1);
+        }
+        before = last;
+        last = now;
+        now = spare;
+    }
+    return last[m];
+}
+
+static const char *nearest_option(const option_row_t *const *rows, size_t n, const char *word)
+{
+    const char *nearest = NULL;
+    char name[MOST_LETTERS + 2];
+    int slips = DID_YOU_MEAN + 1;
+
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+    for (size_t r = 0; r < n && strncmp(word, "--", 2) == 0; r++)
+        if (rows[r]->kind != OPTION_HEADING && options_slips(name + 2, rows[r]->name) < slips) {
+            slips = options_slips(name + 2, rows[r]->name);
+            nearest = rows[r]->name;
+        }
+    return nearest;
+}
+
+static int bad_option(const command_t *command, const option_row_t *const *rows, size_t n, char **argv, int option)
+{
+    const char *word = argv[optind - 1], *nearest = nearest_option(rows, n, word);
 
     if (option == ':')
         return command_usage(command, "%s: a value is missing", word);
     if (optopt >= FIRST_ROW)
         return command_usage(command, "%s: the option takes no value", word);
-    return optopt != 0 ? command_usage(command, "unknown option -%c", optopt)
-                       : command_usage(command, "unknown option %s", word);
+    if (optopt != 0)
+        return command_usage(command, "unknown option -%c", optopt);
+    return nearest != NULL ? command_usage(command, "unknown option %s; did you mean --%s?", word, nearest)
+                           : command_usage(command, "unknown option %s", word);
 }
 
 bool options_read(const command_t *command, const char *action, int argc, char **argv, void *into, int *exit_out)
@@ -198,7 +251,7 @@ bool options_read(const command_t *command, const char *action, int argc, char *
         size_t r = found >= FIRST_ROW ? (size_t)(found - FIRST_ROW) : 0;
 
         if (found == '?' || found == ':') {
-            *exit_out = bad_option(command, argv, found);
+            *exit_out = bad_option(command, rows, n, argv, found);
             return false;
         }
         while (found < FIRST_ROW && rows[r]->letter != found)

@@ -81,6 +81,11 @@ int command_usage(const command_t *command, const char *fmt, ...) DP_PRINTF(2, 3
 /* dp_last_error() on stderr; returns the exit code that goes with the status. */
 int command_failed(const command_t *command, dp_status_t status);
 
+/* How far a word is from one that there is, in letters added, left out, changed or swapped with
+ * their neighbour; above DID_YOU_MEAN for words that are no slip of it. */
+enum { DID_YOU_MEAN = 2 };
+int options_slips(const char *word, const char *right);
+
 void options_help(const command_t *command, FILE *to);
 /* What may stand on a command line, a line each: options and actions; behind `word`, the values of
  * the option "--format", what the action "check" is about. */

@@ -108,7 +108,7 @@ static const option_row_t trace_options[] = {
      .value = "FILE",
      .kind = OPTION_TEXT,
      .at = offsetof(trace_args_t, output),
-     .help = "write there instead of to standard output; needed by view"},
+     .help = "write there instead of to standard output; view writes to FILE.html beside the trace unless told"},
     {.kind = OPTION_END}};
 static const option_row_t *const trace_tables[] = {trace_options, NULL};
 
@@ -118,7 +118,7 @@ const command_t command_trace = {
         "usage: dualpipe trace overlap FILE [OPTIONS]\n"
         "       dualpipe trace costs FILE [OPTIONS]\n"
         "       dualpipe trace merge FILE... [OPTIONS]\n"
-        "       dualpipe trace view FILE --output PAGE.html [OPTIONS]\n"
+        "       dualpipe trace view FILE [OPTIONS]\n"
         "Reads Chrome traces: of PyTorch's profiler, of runs and simulations of ours, gzip or not. FILE may be -, standard input.\n"
         "\n"
         "overlap: for every rank, how much communication runs behind computation and what is exposed, busy time by stream, the longest exposed stretches with the kernels around them, SMs by grid size, time by annotation.\n"
@@ -135,7 +135,8 @@ const command_t command_trace = {
         "  dualpipe trace overlap trace.json.gz --comm 'my_alltoall|ring_.*' --format svg --output overlap.svg\n"
         "  dualpipe trace costs trace.json.gz --output costs.txt && dualpipe compare --ranks 16 --microbatches 64 --costs costs.txt\n"
         "  dualpipe trace merge rank0.json rank1.json --output both.json\n"
-        "  dualpipe trace view trace.json.gz --output trace.html\n"
+        "  dualpipe trace view trace.json.gz\n"
+        "      writes trace.html\n"
         "\n"
         "exit status: 0 done, 1 a file could not be read or written or memory ran out, 2 wrong usage, 20 not a trace, a damaged one, or one without what was asked for\n"};
 
@@ -154,15 +155,31 @@ static bool find_action(const char *word, trace_action_t *action_out)
     return false;
 }
 
-static int check_args(const trace_args_t *args)
+/* trace.json.gz: trace.html. */
+static int name_page(trace_args_t *args)
+{
+    static const char *const ends[] = {".gz", ".json"};
+    size_t length = strlen(args->files[0]);
+
+    if (strcmp(args->files[0], "-") == 0)
+        return command_usage(&command_trace, "view: --output PAGE.html is required for standard input");
+    for (int i = 0; i < 2; i++)
+        if (length > strlen(ends[i]) &&
+            strncmp(args->files[0] + length - strlen(ends[i]), ends[i], strlen(ends[i])) == 0)
+            length -= strlen(ends[i]);
+    if (snprintf(args->page, sizeof(args->page), "%.*s.html", (int)length, args->files[0]) >= (int)sizeof(args->page))
+        return command_usage(&command_trace, "view: the name is too long, give one with --output");
+    args->output = args->page;
+    return CMD_OK;
+}
+
+static int check_args(trace_args_t *args)
 {
     if (args->nfiles == 0)
         return command_usage(&command_trace, "%s: a trace is missing", action_names[args->action]);
     if (args->nfiles > 1 && args->action != TRACE_MERGE)
         return command_usage(&command_trace, "%s: one operand too many", args->files[1]);
-    if (args->action == TRACE_VIEW && args->output == NULL)
-        return command_usage(&command_trace, "view: --output PAGE.html is required");
-    return CMD_OK;
+    return args->action == TRACE_VIEW && args->output == NULL ? name_page(args) : CMD_OK;
 }
 
 bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out)

@@ -18,6 +18,7 @@ typedef struct trace_args {
     char **files;
     int nfiles;
     const char *output; /* NULL: standard output */
+    char page[4096];    /* view: output where none was given, beside the trace; else "" */
     format_t format;
     int32_t align;                                 /* 0: by clocks, 1: by first records */
     const char *comm;                              /* --comm; NULL: not given */
