@@ -324,6 +324,8 @@ static void put_plan_text(FILE *to, const report_t *r)
                 put_layout(to, &all->answers[i].layout);
                 fprintf(to, "%25s", "");
                 put_footprint(to, &all->answers[i].bytes);
+                if (all->answers[i].reason[0] != '\0')
+                    fprintf(to, "    %s\n", all->answers[i].reason);
             }
     }
     advise(r, advice, sizeof(advice));
@@ -360,6 +362,11 @@ static void put_json_layout(FILE *to, const answer_t *a)
         put_number(to, "useful_share", a->useful, ",");
         put_number(to, "tokens_per_second", a->tokens, ",");
         put_number(to, "mfu", a->mfu, ",");
+    }
+    if (a->reason[0] != '\0') {
+        fputs("\"reason\":", to);
+        output_json_string(to, a->reason);
+        fputc(',', to);
     }
     fprintf(to, "\"weight_copies\":%d,\"bytes\":{", (int)f->copies);
     put_number(to, "weights", f->weights, ",");

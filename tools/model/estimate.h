@@ -65,7 +65,7 @@ typedef struct answer {
     double gain;      /* over 1f1b on the same ranks, whether that fits or not; 0: not known */
     double tokens;    /* per second, all GPUs */
     double mfu;       /* share of tflops */
-    char reason[160]; /* why the method refuses it; "" otherwise */
+    char reason[160]; /* why its messages cannot be sent; "" otherwise */
 } answer_t;
 
 /* Bytes of a layout, or why its schedule cannot be. */
