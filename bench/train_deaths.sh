@@ -10,8 +10,7 @@
 #   hang    one rank stands still for good (SIGSTOP), once all have joined
 #
 # and how many jobs were tried; ended with the losses of an undisturbed one to the last bit; ended otherwise with a sentence (allowed
-# behind the last step alone, where others are done: of "end" and "all", in the last tenth of the calls); and how many did not do
-# what is promised, each with its number.
+# behind the last step alone, where the others are done: "end"); and how many did not do what is promised, each with its number.
 # Run in the build folder, after `make check TESTS=`:   ../bench/train_deaths.sh [POINTS [LAYOUT...]]
 # Exit status 1 when one of the last kind was seen.
 set -u
@@ -43,13 +42,13 @@ job() { # VARIABLE=VALUE...: leaves $status and $seconds
 calls() {
     od -A n -t u8 -j 4088 -N 8 "$work/tally" | tr -d ' '
 }
-judge() { # KIND CALL last|earlier
+judge() { # KIND CALL
     tried=$((tried + 1))
     [ "$seconds" -le "$worst" ] || worst=$seconds
     left=$(pgrep -f "$work/saved" | wc -l)
     if [ "$status" -eq 0 ] && [ "$left" -eq 0 ] && cmp -s "$work/reference" "$work/losses"; then
         same=$((same + 1))
-    elif [ "$3" = last ] && [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && [ "$left" -eq 0 ] && [ -s "$work/err" ] &&
+    elif [ "$1" = end ] && [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && [ "$left" -eq 0 ] && [ -s "$work/err" ] &&
         cmp -s "$work/reference" "$work/losses"; then
         ended=$((ended + 1))
     else
@@ -64,13 +63,9 @@ sweep() { # KIND FIRST COUNT VARIABLES...
     for i in $(seq 0 $((count - 1))); do
         who=$((i % 4))
         at=$((first + (total - first) * i / count))
-        place=earlier
-        case $kind in
-        end | all) [ $((10 * at)) -lt $((9 * total)) ] || place=last ;;
-        esac
         [ "$kind" != all ] || who=ranks at=$((4 * at))
         job DP_FAIL_WHO="$who" DP_FAIL_AT="$at" "$@"
-        judge "$kind" "$at" "$place"
+        judge "$kind" "$at"
     done
     printf '%-40s %-5s %4d tried %4d same bits %4d ended %4d broken, worst %5.1f s\n' "$layout" "$kind" "$tried" "$same" "$ended" \
         "$broken" "$(awk "BEGIN { print $worst / 1000 }")"

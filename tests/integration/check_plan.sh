@@ -90,6 +90,18 @@ expect(large["step_seconds"] <= slow and large["recompute"] != "full", slow, lar
 fast = plan("deepseek-v3", 512, "--memory", "80GiB", "--pp", "16", "--assume", "FAR=400")[0]["layouts"][0]["step_seconds"]
 expect(fast < slow, fast, slow)
 
+# gpipe keeps every micro-batch, however many there are.
+kept = {}
+for batch in (128, 256):
+    answer, _ = plan("llama-3-8b", 16, "--tp", "8", "--pp", "2", "--global-batch", str(batch), "--method", "gpipe", "--recompute", "full",
+                     "--memory", "9000GiB")
+    kept[batch] = answer["layouts"][0]["bytes"]["activations"]
+expect(1.9 < kept[256] / kept[128] < 2.001, kept)
+# Experts that every rank of a dp group has alone have nobody to sum with.
+answer, _ = plan("qwen3-30b-a3b", 16, "--global-batch", "256", "--pp", "2", "--recompute", "full", "--memory", "9000GiB", "--method", "1f1b")
+sums = {l["ep"]: l["sums_seconds"] / l["bytes"]["weights"] for l in answer["layouts"] if "sums_seconds" in l}
+expect(sums[8] < 0.7 * sums[1], sums)
+
 # Advice.
 for model, gpus, options, words in (
         ("gpt2", 8, ("--global-batch", "512", "--seq", "1024"), "You need no pipeline"),
@@ -126,24 +138,22 @@ expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --method zbv
 require out '^zbv '
 ! grep -q '^1f1b ' out || fail "--method zbv lists 1f1b"
 expect 1 --model nowhere.json --gpus 8
+refuses() { # FILE PATTERN
+    expect 2 --model "$1" --gpus 8
+    require err "$2"
+}
+changed() { # MODEL SED PATTERN: a config.json that is refused for that
+    sed "$2" "$models/$1.json" >changed.json
+    refuses changed.json "$3"
+}
 printf '{"model_type": "mamba", "hidden_size": 8}' >other.json
-expect 2 --model other.json --gpus 8
-require err 'models of type mamba are not known here; those are deepseek_v2'
+refuses other.json 'models of type mamba are not known here; those are deepseek_v2'
 printf '{"hidden_size": 8}' >none.json
-expect 2 --model none.json --gpus 8
-require err 'no model_type'
-sed 's/"num_experts_per_tok": 8/"num_experts_per_tok": 800/' "$models/deepseek-v3.json" >much.json
-expect 2 --model much.json --gpus 8
-require err 'more experts'
-sed 's/"hidden_size": 7168/"hidden_size": 71.5/' "$models/deepseek-v3.json" >half.json
-expect 2 --model half.json --gpus 8
-require err 'hidden_size is no whole number'
-sed '/vocab_size/d' "$models/deepseek-v3.json" >short.json
-expect 2 --model short.json --gpus 8
-require err 'the key vocab_size is missing'
-sed 's/"mlp_only_layers": \[\]/"mlp_only_layers": [3]/' "$models/qwen3-30b-a3b.json" >layers.json
-expect 2 --model layers.json --gpus 8
-require err 'mlp_only_layers'
+refuses none.json 'no model_type'
+changed deepseek-v3 's/"num_experts_per_tok": 8/"num_experts_per_tok": 800/' 'more experts'
+changed deepseek-v3 's/"hidden_size": 7168/"hidden_size": 71.5/' 'hidden_size is no whole number'
+changed deepseek-v3 '/vocab_size/d' 'the key vocab_size is missing'
+changed qwen3-30b-a3b 's/"mlp_only_layers": \[\]/"mlp_only_layers": [3]/' 'mlp_only_layers'
 head -c 100 "$models/gpt2.json" >cut.json
 expect 2 --model cut.json --gpus 8
 expect 2 --model "$models/gpt2.json" --gpus 8 --seq 2048

@@ -227,9 +227,10 @@ static held_t held_by(const job_t *job, const layout_t *l, const parts_t *p, int
     return h;
 }
 
-/* state: of the optimizer for a parameter: a master and two moments in fp32. */
-static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_schedule_t *schedule,
-                                const dp_program_t *program, const parts_t *p, int32_t rank)
+/* slots: places for micro-batches of each chunk of each rank. state: of the optimizer for a
+ * parameter, a master and two moments in fp32. */
+static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_schedule_t *schedule, const double *slots,
+                                const parts_t *p, int32_t rank)
 {
     const model_t *m = &job->model;
     const double tokens = microbatch_tokens(job) / l->tp, row = (double)m->hidden * BF16, state = 12;
@@ -251,11 +252,12 @@ static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_sc
         if (m->tied && embedding && head && (place.stage == 0 || h.head) && copies == 1)
             h.dense -= (double)m->vocab * (double)m->hidden / l->tp;
         f.weights += (h.dense + h.experts) * BF16;
+        f.experts += h.experts * BF16;
         f.gradients += (h.dense + h.experts) * 4;
         f.optimizer += h.dense * state / spread + h.experts * state / fmax(1, spread / l->ep);
         f.head += h.head ? tokens * (double)m->vocab * (BF16 + 4) : 0;
         /* two at least: forwards alone, as for a validation, are two at a time */
-        f.activations += h.kept * fmax(2, program->activation_slots[rank * schedule->chunks + chunk]);
+        f.activations += h.kept * fmax(2, slots[rank * schedule->chunks + chunk]);
         unkept = fmax(unkept, h.unkept);
     }
     f.activations += unkept; /* of the one backward that runs */
@@ -282,31 +284,67 @@ static dp_status_t make_schedule(const layout_t *l, int32_t microbatches, dp_sch
     return dp_schedule_generate(&request, schedule_out);
 }
 
-dp_status_t estimate_bytes(const job_t *job, const layout_t *layout, answer_t *answer)
+/* Most micro-batches that are alive in each chunk of each rank, of a schedule of so many. */
+static dp_status_t count_slots(const layout_t *l, int32_t microbatches, double *slots)
 {
     dp_schedule_t *schedule = NULL;
     dp_program_t *program = NULL;
+    dp_status_t status = make_schedule(l, microbatches, &schedule);
+
+    if (status >= 0)
+        status = dp_program_lower(schedule, NULL, &program);
+    for (int32_t i = 0; status >= 0 && i < program->ranks * program->chunks; i++)
+        slots[i] = program->activation_slots[i];
+    dp_program_free(program);
+    dp_schedule_free(schedule);
+    return status;
+}
+
+/* The same of all micro-batches: what grows with them, as gpipe's does, grows evenly. */
+static dp_status_t find_slots(const layout_t *l, int32_t places, double *slots)
+{
+    const int32_t some = enough(l, 4), more = enough(l, 6);
+    double *fewer = calloc((size_t)places, sizeof(*fewer));
+    dp_status_t status =
+        fewer != NULL ? count_slots(l, more, slots) : dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", places);
+
+    if (status >= 0 && more < l->microbatches) {
+        status = count_slots(l, some, fewer);
+        for (int32_t i = 0; i < places; i++)
+            slots[i] += (slots[i] - fewer[i]) / (more - some) * (l->microbatches - more);
+    }
+    free(fewer);
+    return status;
+}
+
+dp_status_t estimate_bytes(const job_t *job, const layout_t *layout, answer_t *answer)
+{
+    dp_schedule_t *schedule = NULL;
+    double *slots = NULL;
     parts_t parts = {0};
     dp_status_t status = make_schedule(layout, enough(layout, 6), &schedule);
 
     answer->layout = *layout;
     answer->bytes = (footprint_t){0};
-    if (status >= 0)
-        status = dp_program_lower(schedule, NULL, &program);
+    if (status >= 0) {
+        const int32_t places = schedule->ranks * schedule->chunks;
+
+        slots = calloc((size_t)places, sizeof(*slots));
+        status = slots != NULL ? find_slots(layout, places, slots)
+                               : dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", places);
+    }
     if (status >= 0)
         status = cut_parts(job, layout, dp_schedule_stages(schedule), &parts);
     for (int32_t rank = 0; rank < layout->pp && status >= 0; rank++) {
-        const footprint_t f = footprint_of(job, layout, schedule, program, &parts, rank);
+        const footprint_t f = footprint_of(job, layout, schedule, slots, &parts, rank);
 
         if (f.total > answer->bytes.total)
             answer->bytes = f;
     }
     answer->fits = status >= 0 && answer->bytes.total <= job->gpu.memory;
     clear_parts(&parts);
-    if (program != NULL)
-        dp_program_free(program);
-    if (schedule != NULL)
-        dp_schedule_free(schedule);
+    free(slots);
+    dp_schedule_free(schedule);
     return status;
 }
 
@@ -420,8 +458,7 @@ static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microba
     dp_simulation_clear(&result);
     clear_segments(&s);
     clear_parts(&parts);
-    if (schedule != NULL)
-        dp_schedule_free(schedule);
+    dp_schedule_free(schedule);
     return status;
 }
 
@@ -430,10 +467,11 @@ static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microba
  * Nothing hides them. */
 static double sums_of(const job_t *job, const layout_t *l, const footprint_t *f)
 {
-    const double parameters = f->weights / BF16, ranks = (double)l->dp * f->copies;
-    const double gbps = job->gpus > job->gpu.host ? job->gpu.far : job->gpu.near;
+    const double ranks = (double)l->dp * f->copies, of_experts = ranks / l->ep;
+    const double dense = (f->weights - f->experts) / BF16, experts = f->experts / BF16;
+    const double bytes = 6 * (dense * (ranks - 1) / ranks + experts * (of_experts - 1) / of_experts);
 
-    return ranks > 1 ? link_ms(job, parameters * 6 * (ranks - 1) / ranks, gbps) / 1e3 : 0;
+    return link_ms(job, bytes, job->gpus > job->gpu.host ? job->gpu.far : job->gpu.near) / 1e3;
 }
 
 dp_status_t estimate_time(const job_t *job, answer_t *answer)

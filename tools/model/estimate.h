@@ -51,6 +51,7 @@ typedef struct layout {
 /* Of the rank that holds most. */
 typedef struct footprint {
     double weights, gradients, optimizer, activations, head, transport;
+    double experts; /* of the weights, those of routed experts */
     double total;   /* reserve included */
     int32_t copies; /* of the weights */
 } footprint_t;
