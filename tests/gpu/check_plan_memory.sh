@@ -14,7 +14,7 @@ import json, os, re, subprocess, sys, tempfile
 
 build = sys.argv[1]
 work = tempfile.mkdtemp()
-LAYERS, HIDDEN, HEADS, SEQUENCE, EXPERTS, WIDTH = 8, 256, 4, 256, 8, 128
+LAYERS, HIDDEN, HEADS, SEQUENCE, EXPERTS, WIDTH = 8, 256, 4, 64, 8, 128
 common = {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "vocab_size": 256,
           "max_position_embeddings": SEQUENCE, "num_experts_per_tok": 2}
 plain = {**common, "model_type": "mixtral", "num_key_value_heads": 2, "intermediate_size": WIDTH, "num_local_experts": EXPERTS}
@@ -29,7 +29,7 @@ for name, config in (("plain", plain), ("latent", latent)):
 def announced(ranks, method, recompute, model):
     """MiB of rank 0 as it says before its first step; it is ended then."""
     command = f"""{build}/apps/train_moe/train_moe --threads {ranks} --schedule {method} --recompute {recompute} --layers {LAYERS}
-        --hidden {HIDDEN} --heads {HEADS} --seq {SEQUENCE} --batch 1 --experts {EXPERTS} --expert-hidden {WIDTH} --microbatches 16
+        --hidden {HIDDEN} --heads {HEADS} --seq {SEQUENCE} --batch 1 --experts {EXPERTS} --expert-hidden {WIDTH} --microbatches 8
         --warmup 2 --steps 1 --sample 0 --val-every 0 --device cuda --dtype bf16 --attention cuda {options[model]}"""
     said = ""
     with subprocess.Popen(command.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
@@ -46,7 +46,7 @@ def announced(ranks, method, recompute, model):
 
 def planned(ranks, method, recompute, model):
     said = subprocess.run([f"{build}/dualpipe", "plan", "--model", f"{work}/{model}.json", "--gpus", str(ranks), "--pp", str(ranks), "--dp", "1",
-                           "--global-batch", "16", "--no-zero", "--method", method, "--recompute", recompute, "--memory", "1000GiB",
+                           "--global-batch", "8", "--no-zero", "--method", method, "--recompute", recompute, "--memory", "1000GiB",
                            "--format", "json"], capture_output=True, text=True, check=True)
     return {k: v / 2**20 for k, v in json.loads(said.stdout)["layouts"][0]["bytes"].items()}
 
