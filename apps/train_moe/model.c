@@ -50,7 +50,7 @@ static dp_status_t open_block(model_t *model)
         .kv_rank = (uint32_t)o->kv_rank,
         .rope_dim = (uint32_t)o->rope_dim,
         .recompute = o->recompute,
-        .apart = strcmp(o->segments, "fine") == 0,
+        .apart = strcmp(o->segments, "whole") != 0,
     };
     const dp_moe_config_t moe = {
         .struct_size = sizeof(moe),
@@ -67,6 +67,7 @@ static dp_status_t open_block(model_t *model)
         .route_groups = (uint32_t)o->route_groups,
         .route_limit = (uint32_t)o->route_limit,
         .apart = attention.apart,
+        .posted = strcmp(o->segments, "posted") == 0,
     };
     const dp_moe_block_options_t options = {
         .struct_size = sizeof(options),

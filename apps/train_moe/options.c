@@ -102,9 +102,11 @@ static const option_row_t rows[] = {
      .help =
          "what runs beside what: canonical: the schedule's pairs; none: nothing; planned: what a few steps' costs make "
          "best"},
-    {WORD("segments", segments, "HOW", "whole", "whole fine"),
-     .help = "of a layer: whole: attention, dispatch, mlp, combine; fine: attention in two, shared experts and the sum "
-             "apart as well, so that these run beside the all-to-all. Same bits"},
+    {WORD("segments", segments, "HOW", "whole", "whole fine posted"),
+     .help =
+         "of a layer: whole: attention, dispatch, mlp, combine; fine: attention in two, shared experts and the sum "
+         "apart as well, so that these run beside the all-to-all; posted: fine, and the all-to-all is issued and awaited "
+         "on the compute lane. Same bits"},
     {TEXT("partition", partition, "HOW", "even"),
      .help =
          "layers of the stages: even; auto: what a few steps' costs make best; or listed, 3,2,2,1 (see dualpipe partition)"},

@@ -312,6 +312,23 @@ START_TEST(nobody_holds_the_state)
 }
 END_TEST
 
+/* A rank dies while requests are served: all caches are forgotten, so the request that begins anew
+ * is served, and one that goes on is refused by name on every rank. */
+START_TEST(requests_are_forgotten)
+{
+    const r_setting_t anew = {.method = "dualpipe", .dp = 1, .asks = R_ASKS_ANEW};
+    const r_setting_t on = {.method = "dualpipe", .dp = 1, .asks = R_ASKS_ON};
+    const r_death_t death = {.rank = _i, .life = 1, .moment = R_AT_KERNEL, .step = 1, .n = KERNELS / 2};
+    const r_shared_t due = undisturbed(&anew);
+    forked_job_t job;
+
+    check(&anew, &due, &death, 1);
+    r_run(&job, &on, &death, 1);
+    forked_expect_all(&job, DP_ERR_INVALID, "past is 1 for slot 0, which holds 0 tokens");
+    forked_end(&job);
+}
+END_TEST
+
 static void respawn(void)
 {
     setenv("DUALPIPE_LAUNCH", "respawn=9", 1);
@@ -332,6 +349,7 @@ int main(void)
     tcase_add_loop_test(recovery, several_die, 0, (int)(sizeof(series) / sizeof(series[0])));
     tcase_add_loop_test(recovery, other_layouts, 0, (int)(sizeof(settings) / sizeof(settings[0])));
     tcase_add_loop_test(recovery, nobody_holds_the_state, 0, 4);
+    tcase_add_loop_test(recovery, requests_are_forgotten, 0, R_RANKS);
     suite_add_tcase(suite, recovery);
 
     tcase_set_timeout(buddy, 300 * forked_scale());

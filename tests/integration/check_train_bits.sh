@@ -65,10 +65,12 @@ same two_expert_ranks "zbv over 4 x 2 threads, overlap planned"
 ranks 4 --ep 2 --schedule dualpipev --overlap planned $steps --losses "$work/losses"
 same two_expert_ranks "dualpipev over 2 x 2 processes, overlap planned"
 
-# Layers cut finer.
-for schedule in dualpipe zb1p; do
-    threads 4 --ep 2 --schedule $schedule --segments fine $steps --losses "$work/losses"
-    same two_expert_ranks "$schedule over 2 x 2 threads, fine segments"
+# Layers cut finer, and transfers without a lane.
+for segments in fine posted; do
+    for schedule in dualpipe zb1p; do
+        threads 4 --ep 2 --schedule $schedule --segments $segments $steps --losses "$work/losses"
+        same two_expert_ranks "$schedule over 2 x 2 threads, $segments segments"
+    done
 done
 ranks 4 --ep 2 --schedule dualpipev --segments fine --overlap planned --recompute mlp $steps --losses "$work/losses" --costs-out "$work/costs"
 same two_expert_ranks "dualpipev over 2 x 2 processes, fine segments, planned"

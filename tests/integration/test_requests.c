@@ -2,12 +2,13 @@
  * SPDX-License-Identifier: MIT
  * test_requests.c: requests that come and go, prompts in parts and then token by token, with keys
  * and values kept from step to step. What comes out is what one forward over each whole request
- * gives, for plain and latent attention, in every order and placement. What cannot be is
- * refused. */
+ * gives, for plain and latent attention, in every order and placement, and when the backend is
+ * another one in between. What cannot be is refused. */
 #include "tests/support/suite.h"
 
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/moe_layers.h>
+#include <dualpipe/run.h>
 #include <dualpipe/schedule.h>
 #include <math.h>
 #include <pthread.h>
@@ -29,7 +30,7 @@ typedef struct rank {
     const layout_t *layout;
     dp_group_t *group;
     dp_moe_block_t *block;
-    dp_stage_t *stages[2];
+    dp_stage_t *stages[2 * 3]; /* anew with each backend */
     int nstages, replica;
     dp_status_t status;
     char message[1024];
@@ -47,7 +48,7 @@ static const dp_moe_config_t moe = {.struct_size = sizeof(moe),
                                     .normalize = 1};
 
 /* Of ranks that run from now on. */
-static int latent, apart;
+static int latent, apart, swaps;
 static dp_pipeline_options_t wanted; /* cache_slots and cache_tokens of it */
 static dp_status_t (*use)(rank_t *rank, dp_pipeline_t *p);
 
@@ -400,6 +401,21 @@ static void compare(const rank_t *rank, const part_t *part)
     pthread_mutex_unlock(&lock);
 }
 
+/* The caches outlive the backend: requests go on over another one. */
+static dp_status_t swap(rank_t *rank, dp_pipeline_t *p, int number)
+{
+    const dp_plugin_t *plugin;
+    dp_moe_block_t *old = rank->block;
+    dp_status_t status;
+
+    if (!swaps || number % (STEPS / 4) != STEPS / 8 || number > STEPS / 2)
+        return DP_OK;
+    rank->block = NULL;
+    status = dp_pipeline_swap_comm(p, number < STEPS / 4 && dp_plugin_load("comm_ofi", &plugin) >= 0 ? "ofi" : "shm");
+    dp_moe_block_close(old);
+    return status;
+}
+
 static dp_status_t use_server(rank_t *rank, dp_pipeline_t *p)
 {
     const int paths = strcmp(rank->layout->method, "dualpipe") == 0 ? 2 : 1;
@@ -412,9 +428,11 @@ static dp_status_t use_server(rank_t *rank, dp_pipeline_t *p)
     for (int number = 0; number < STEPS; number++) {
         part_t parts[2 * 2 * SLOTS];
         dp_step_t step = empty_step();
-        dp_status_t status;
+        dp_status_t status = swap(rank, p, number);
         int n = 0;
 
+        if (status < 0)
+            return status;
         for (int path = 0; path < paths; path++)
             n += serve(&servers[path], rank->replica, path, paths, number, parts + n);
         fill_idle(rank->replica);
@@ -445,7 +463,7 @@ START_TEST(what_comes_out_is_what_whole_requests_give)
     const size_t count = sizeof(layouts) / sizeof(layouts[0]);
     char message[1024];
 
-    latent = _i & 1;
+    latent = swaps = _i & 1;
     apart = _i >> 1;
     wanted = (dp_pipeline_options_t){.cache_slots = 0};
     use = use_whole;

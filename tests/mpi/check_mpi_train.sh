@@ -35,6 +35,9 @@ try_mpi() {
     same one_replica 1
     same two_expert_ranks 4 --ep 2 --schedule dualpipe
     same two_expert_ranks 4 --ep 2 --schedule 1f1b
+    for schedule in 1f1b dualpipe; do # the all-to-all issued and awaited on the compute lane
+        same two_expert_ranks 4 --ep 2 --schedule $schedule --segments posted
+    done
     same two_copies 4 --dp 2 --schedule dualpipe
     same all_three 4 --dp 2 --ep 2
     same all_three 8 --dp 2 --ep 2 --schedule dualpipe

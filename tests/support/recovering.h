@@ -42,6 +42,10 @@ typedef struct r_death {
     int32_t step, n; /* BUILDING: n-th call */
 } r_death_t;
 
+/* Forward-only steps before a training step, of a request of one token and then one more: from the
+ * begin, or after a recovery from where its rank was, which has forgotten it. */
+typedef enum r_asks { R_NO_REQUEST, R_ASKS_ANEW, R_ASKS_ON } r_asks_t;
+
 /* Memory of a rank in which a bit changes by itself, before a step (PARAM, STATE) or behind it
  * (GRADIENT). RESTLESS: a parameter that goes on changing while its step is committed. SAVED: STATE
  * behind the update, before a save. */
@@ -60,6 +64,7 @@ typedef struct r_setting {
     r_flip_t flip;
     bool reads_checkpoint; /* begins anew where state was lost */
     bool zero, buddy;
+    r_asks_t asks;
     bool buddy_dies; /* what it has of a dead rank is lost as well */
     /* a checkpoint behind each step, in this folder; goes on after the newest; NULL: none */
     const char *saves;
@@ -381,6 +386,36 @@ static dp_status_t r_save(int64_t step)
     return status;
 }
 
+/* Slot 0 goes on at token `past` by one; the other micro-batches are of no request. */
+static dp_status_t r_ask_for(const void **data, uint32_t past)
+{
+    static const uint32_t end = 1, none = 0, slot = 0, no_slot = DP_NO_SLOT;
+    dp_documents_t documents[R_MICROBATCHES];
+    dp_requests_t requests[R_MICROBATCHES];
+    dp_step_t s = {.struct_size = sizeof(s),
+                   .inputs = data,
+                   .targets = data,
+                   .documents = documents,
+                   .requests = requests,
+                   .forward_only = 1};
+
+    for (int i = 0; i < R_MICROBATCHES; i++) {
+        documents[i] = (dp_documents_t){.ends = &end, .count = 1};
+        requests[i] = (dp_requests_t){.slots = i == 0 ? &slot : &no_slot, .past = i == 0 ? &past : &none};
+    }
+    return dp_pipeline_step(r_self.pipeline, &s);
+}
+
+static dp_status_t r_ask(const void **data)
+{
+    const r_asks_t asks = r_self.shared->setting.asks;
+    dp_status_t status = DP_OK;
+
+    if (asks != R_NO_REQUEST)
+        status = r_ask_for(data, asks == R_ASKS_ON && r_self.shared->died > 0);
+    return status >= 0 && asks != R_NO_REQUEST ? r_ask_for(data, 1) : status;
+}
+
 /* Behind the last one nothing is left but to wait until all have come so far. */
 static dp_status_t r_step(int64_t step)
 {
@@ -401,7 +436,9 @@ static dp_status_t r_step(int64_t step)
         r_self.part.countdown = 1 + death->n;
         r_self.part.fault = r_die_in_kernel;
     }
-    status = r_flip(R_PARAM, step);
+    status = r_ask(data);
+    if (status >= 0)
+        status = r_flip(R_PARAM, step);
     if (status >= 0)
         status = r_flip(R_STATE, step);
     if (status >= 0)
@@ -532,6 +569,7 @@ static dp_status_t r_body(forked_t *forked)
 {
     static const dp_allocator_t hooks = {NULL, r_allocate, r_release};
     dp_group_options_t options = forked_options(forked);
+    const bool asks = ((const r_shared_t *)forked->shared)->setting.asks != R_NO_REQUEST;
     char message[1024];
     dp_status_t status;
 
@@ -555,6 +593,10 @@ static dp_status_t r_body(forked_t *forked)
                                                            .microbatches = R_MICROBATCHES,
                                                            .boundary_bytes = TENSOR * sizeof(double),
                                                            .dtype = DP_F64,
+                                                           .tokens = asks ? ROWS : 0,
+                                                           .documents = asks,
+                                                           .cache_slots = asks,
+                                                           .cache_tokens = asks ? ROWS : 0,
                                                            .build = r_build,
                                                            .retire = r_retire,
                                                            .check_bits = r_self.shared->setting.check_bits},
