@@ -6,8 +6,10 @@
  *          steps of 1/v of the work. The price is v times as many hops.
  * Source   Narayanan et al., arXiv 2104.04473; Megatron-LM.
  * Bubble   (P - 1)(F + B) / v per rank.
- * Memory   1x parameters; on rank 0 P + (P - 1)/v micro-batches of activations, more than 1F1B's P.
- * Limits   M a multiple of P; v >= 2 (default 2). */
+ * Memory   1x parameters; on rank 0 G + (2P - 1 - G)/v micro-batches of activations in groups of G,
+ *          P + (P - 1)/v in groups of P: more than 1F1B's P.
+ * Limits   M a multiple of P, or a group size and P micro-batches in the smallest group; v >= 2
+ *          (default 2). */
 #include "schedule/interleave.h"
 #include "schedule/methods.h"
 
@@ -37,9 +39,9 @@ dp_status_t dp__interleaved(const dp_schedule_request_t *request, dp_schedule_t 
         return status;
     if (q.chunks == 1)
         return dp_fail(DP_ERR_INVALID, "interleaved: 1 chunk per rank; at least 2 are needed (1f1b has 1)");
-    if (q.microbatches % q.ranks != 0)
-        return dp_fail(DP_ERR_INVALID, "interleaved: %d micro-batches on %d ranks; a multiple of the ranks is needed",
-                       q.microbatches, q.ranks);
+    status = dp__interleave_check("interleaved", &q);
+    if (status < 0)
+        return status;
     return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_interleaved,
                              schedule_out);
 }

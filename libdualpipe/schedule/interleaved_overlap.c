@@ -10,7 +10,7 @@
  * Bubble   (P - 1)(F + B) / v on rank 0; less on later ranks when pairs are cheaper than F + B,
  *          down to (P - 1)(2 F&B - F - B) / v on the last.
  * Memory   1x parameters; one chunk of activations more than interleaved.
- * Limits   M a multiple of P when v > 1; v >= 1 (default 2). */
+ * Limits   as interleaved when v > 1; v >= 1 (default 2). */
 #include "schedule/interleave.h"
 #include "schedule/methods.h"
 
@@ -37,11 +37,9 @@ dp_status_t dp__interleaved_overlap(const dp_schedule_request_t *request, dp_sch
 
     if (status < 0)
         return status;
-    if (q.chunks != 1 && q.microbatches % q.ranks != 0)
-        return dp_fail(DP_ERR_INVALID,
-                       "interleaved_overlap: %d micro-batches on %d ranks; with more than one chunk per "
-                       "rank a multiple of the ranks is needed",
-                       q.microbatches, q.ranks);
+    status = dp__interleave_check("interleaved_overlap", &q);
+    if (status < 0)
+        return status;
     return dp__emit_schedule("interleaved_overlap", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q,
                              emit_interleaved_overlap, schedule_out);
 }

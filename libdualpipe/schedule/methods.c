@@ -24,7 +24,7 @@ static const dp_method_t methods[] = {
     {.name = "interleaved",
      .summary = "1F1B over several smaller stages per rank",
      .source = "Megatron-LM, arXiv 2104.04473",
-     .limits = "micro-batches a multiple of ranks, chunks >= 2",
+     .limits = "micro-batches a multiple of ranks, or in groups of at least as many; chunks >= 2",
      .placement = DP_PLACE_LOOP,
      .generate = dp__interleaved},
     {.name = "zb1p",
@@ -66,7 +66,7 @@ static const dp_method_t methods[] = {
     {.name = "interleaved_overlap",
      .summary = "interleaved 1F1B in overlapped pairs, with one more chunk of warm-up",
      .source = "Megatron Core, arXiv 2603.07685; Kimi K2, arXiv 2507.20534",
-     .limits = "micro-batches a multiple of ranks when chunks > 1, chunks >= 1",
+     .limits = "as interleaved when chunks > 1, chunks >= 1",
      .placement = DP_PLACE_LOOP,
      .generate = dp__interleaved_overlap},
 };

@@ -32,9 +32,11 @@ dp_status_t dp__one_f_one_b(const dp_schedule_request_t *request, dp_schedule_t 
     dp_schedule_request_t q;
     dp_status_t status = dp__request_check("1f1b", request, &q);
 
+    if (status >= 0 && q.chunks > 1)
+        return dp_fail(DP_ERR_INVALID, "1f1b: a rank holds exactly 1 chunk, not %d (see interleaved)", q.chunks);
+    if (status >= 0)
+        status = dp__request_check_fixed("1f1b", request, 1, &q);
     if (status < 0)
         return status;
-    if (q.chunks != 0 && q.chunks != 1)
-        return dp_fail(DP_ERR_INVALID, "1f1b: a rank holds exactly 1 chunk, not %d (see interleaved)", q.chunks);
     return dp__emit_schedule("1f1b", DP_PLACE_LINE, 1, &q, emit_one_f_one_b, schedule_out);
 }

@@ -57,7 +57,7 @@ typedef struct start {
 
 /* A built-in schedule whose segments are planned. */
 typedef struct given {
-    char name[36];
+    char name[38];
     dp_schedule_t *schedule;
     double step; /* of the best plan of it so far, or its own */
     bool wanted; /* to be planned */
@@ -372,16 +372,19 @@ static dp_status_t give_start(search_t *search, const dp_schedule_request_t *req
     return status;
 }
 
-/* One method with one number of chunks: itself, and list scheduling on its shape. */
-static dp_status_t try_method(search_t *search, const dp_method_t *method, int32_t chunks, bool greedy, double until)
+/* One method with one number of chunks, in groups of P or more: itself, and of those of P list
+ * scheduling on its shape. */
+static dp_status_t try_method(search_t *search, const dp_method_t *method, int32_t chunks, int32_t group, bool greedy,
+                              double until)
 {
     dp_schedule_request_t request = {.struct_size = sizeof(request),
                                      .method = method->name,
                                      .ranks = search->request.ranks,
                                      .microbatches = search->request.microbatches,
-                                     .chunks = chunks};
+                                     .chunks = chunks,
+                                     .group = group};
     dp_schedule_t *schedule = NULL;
-    char name[36];
+    char name[38], in_groups[16] = "";
     double step;
     dp_status_t status = dp_schedule_generate(&request, &schedule);
 
@@ -391,11 +394,13 @@ static dp_status_t try_method(search_t *search, const dp_method_t *method, int32
         dp_schedule_free(schedule);
         return DP_OK;
     }
-    snprintf(name, sizeof(name), chunks > 0 ? "%s, %d chunks" : "%s", method->name, chunks);
+    if (group > 0)
+        snprintf(in_groups, sizeof(in_groups), ", G %d", group);
+    snprintf(name, sizeof(name), chunks > 0 ? "%s, %d chunks%s" : "%s", method->name, chunks, in_groups);
     if (search->request.costs->segments != NULL)
         return give_start(search, &request, schedule, name);
     status = built_in_start(search, schedule, name);
-    if (status >= 0)
+    if (status >= 0 && group == 0)
         status = later_start(search, schedule, name);
     if (status >= 0 && greedy && schedule->first[schedule->ranks] <= GREEDY_LARGEST)
         status = greedy_starts(search, schedule, name, until);
@@ -475,6 +480,23 @@ static dp_status_t plan_all(search_t *search)
     return status;
 }
 
+/* Groups of up to 2 P. Some that differ by little divide the micro-batches alike. */
+static dp_status_t try_groups(search_t *search, const dp_method_t *method, int32_t chunks)
+{
+    const int32_t ranks = search->request.ranks, m = search->request.microbatches;
+    int32_t before = m % ranks == 0 ? m / ranks : 0; /* groups of P were tried */
+    dp_status_t status = DP_OK;
+
+    for (int32_t quarters = 4; quarters <= 8 && status >= 0; quarters++) {
+        const int32_t most = (ranks * quarters + 3) / 4, n = (m + most - 1) / most;
+
+        if (n != before && m / n >= ranks)
+            status = try_method(search, method, chunks, (m + n - 1) / n, false, 0.0);
+        before = n;
+    }
+    return status;
+}
+
 /* List scheduling gets a third of the time, once for each placement. */
 static dp_status_t find_starts(search_t *search)
 {
@@ -488,9 +510,12 @@ static dp_status_t find_starts(search_t *search)
         double share = search->request.seconds / 3.0 / (loop ? 10.0 : 5.0);
 
         seen[methods[m].placement] = true;
-        for (size_t k = 0; k < sizeof(loop_chunks) / sizeof(loop_chunks[0]) && status >= 0 && (loop || k == 0); k++)
+        for (size_t k = 0; k < sizeof(loop_chunks) / sizeof(loop_chunks[0]) && status >= 0 && (loop || k == 0); k++) {
             status =
-                try_method(search, &methods[m], loop ? loop_chunks[k] : 0, greedy, elapsed_seconds(search) + share);
+                try_method(search, &methods[m], loop ? loop_chunks[k] : 0, 0, greedy, elapsed_seconds(search) + share);
+            if (status >= 0 && loop)
+                status = try_groups(search, &methods[m], loop_chunks[k]);
+        }
     }
     return status;
 }

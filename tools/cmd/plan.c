@@ -76,7 +76,8 @@ static int make_schedule(const args_t *args, plan_t *plan)
                                      .ranks = args->ranks,
                                      .microbatches = args->microbatches,
                                      .chunks = args->chunks,
-                                     .forward_only = args->forward_only};
+                                     .forward_only = args->forward_only,
+                                     .group = args->group};
     dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
 
     return status >= 0 ? CMD_OK : args_failed(args, status);

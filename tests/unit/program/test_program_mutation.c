@@ -316,7 +316,7 @@ START_TEST(braids_get_the_executors_verdict)
     int accepted = 0, rejected = 0;
 
     for (unsigned seed = 1; seed <= 400; seed++) {
-        dp_schedule_request_t request = {sizeof(request), methods[seed % 6], 2, 4, 0, seed % 7 == 0};
+        dp_schedule_request_t request = {sizeof(request), methods[seed % 6], 2, 4, 0, seed % 7 == 0, 0};
         dp_lower_options_t options = {.struct_size = sizeof(options), .transport = (dp_transport_t)(seed / 6 % 2)};
         dp_schedule_t *plain;
         dp_status_t status;

@@ -12,7 +12,7 @@ static dp_program_t *program;
 
 static void set_up(const char *method, int32_t ranks, int32_t microbatches, int32_t forward_only)
 {
-    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, forward_only};
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, forward_only, 0};
 
     ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);
     ck_assert_int_eq(dp_program_lower(schedule, NULL, &program), DP_OK);
@@ -260,7 +260,7 @@ static void shift_bundles(dp_instr_t *from, const dp_instr_t *end, int32_t by)
  * nor across other work. */
 START_TEST(bundles_hold_neighbours_of_one_direction)
 {
-    dp_schedule_request_t request = {sizeof(request), "dualpipe", 2, 8, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), "dualpipe", 2, 8, 0, 0, 0};
     dp_lower_options_t options = {.struct_size = sizeof(options), .transport = DP_TRANSPORT_BUNDLES};
     int taken = 0, refused = 0;
 

@@ -92,8 +92,8 @@ static void sweep(const dp_method_t *method, int forward_only)
     for (int32_t ranks = 1; ranks <= 9; ranks++)
         for (int32_t microbatches = 1; microbatches <= 2 * ranks + 5; microbatches++)
             for (int32_t chunks = 0; chunks <= 4; chunks++) {
-                dp_schedule_request_t request = {sizeof(request), method->name, ranks,
-                                                 microbatches,    chunks,       forward_only};
+                dp_schedule_request_t request = {sizeof(request), method->name, ranks, microbatches,
+                                                 chunks,          forward_only, 0};
                 dp_schedule_t *s = NULL;
 
                 if (dp_schedule_generate(&request, &s) < 0)
@@ -154,7 +154,7 @@ START_TEST(replayable_slots_divide_messages)
 
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++)
         for (int t = DP_TRANSPORT_CREDITS; t <= DP_TRANSPORT_BUNDLES; t++) {
-            dp_schedule_request_t request = {sizeof(request), "1f1b", 3, expected[i][0], 0, 0};
+            dp_schedule_request_t request = {sizeof(request), "1f1b", 3, expected[i][0], 0, 0, 0};
             dp_lower_options_t options = {.struct_size = sizeof(options),
                                           .transport = (dp_transport_t)t,
                                           .slots = expected[i][1],
@@ -177,7 +177,7 @@ END_TEST
  * meet wait in a circle, and the message shows it. */
 START_TEST(late_receives_deadlock_bundles)
 {
-    dp_schedule_request_t request = {sizeof(request), "dualpipe", 4, 8, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), "dualpipe", 4, 8, 0, 0, 0};
     dp_schedule_t *s;
     dp_program_t *p;
 
@@ -211,7 +211,8 @@ START_TEST(large_ones_too)
                  {"interleaved", 32, 96}, {"interleaved_overlap", 32, 96}};
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        dp_schedule_request_t request = {sizeof(request), sizes[i].method, sizes[i].ranks, sizes[i].microbatches, 0, 0};
+        dp_schedule_request_t request = {
+            sizeof(request), sizes[i].method, sizes[i].ranks, sizes[i].microbatches, 0, 0, 0};
         dp_schedule_t *s = NULL;
 
         ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);

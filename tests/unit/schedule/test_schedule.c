@@ -11,7 +11,7 @@
 
 static dp_status_t generate(const char *method, int32_t ranks, int32_t microbatches, dp_schedule_t **s)
 {
-    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, 0, 0};
 
     return dp_schedule_generate(&request, s);
 }
@@ -88,7 +88,7 @@ END_TEST
 START_TEST(caps)
 {
     dp_schedule_t *s = NULL;
-    dp_schedule_request_t request = {sizeof(request), "1f1b", 2, 4, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), "1f1b", 2, 4, 0, 0, 0};
     int64_t nops[1] = {(int64_t)DP_MAX_OPS + 1};
     static const struct {
         dp_placement_t placement;

@@ -53,7 +53,8 @@ START_TEST(round_trip)
     for (size_t m = 0; m < count; m++)
         for (int32_t ranks = 1; ranks <= 6; ranks++)
             for (int forward_only = 0; forward_only < 2; forward_only++) {
-                dp_schedule_request_t request = {sizeof(request), methods[m].name, ranks, 2 * ranks, 0, forward_only};
+                dp_schedule_request_t request = {
+                    sizeof(request), methods[m].name, ranks, 2 * ranks, 0, forward_only, 0};
                 dp_schedule_t *s = NULL, *back = NULL;
 
                 if (dp_schedule_generate(&request, &s) < 0)
@@ -87,7 +88,7 @@ END_TEST
 
 START_TEST(known_text)
 {
-    dp_schedule_request_t request = {sizeof(request), "dualpipev", 1, 2, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), "dualpipev", 1, 2, 0, 0, 0};
     dp_schedule_t *s;
 
     text_a.fail_at = -1;
@@ -110,7 +111,7 @@ END_TEST
 
 START_TEST(write_errors_are_passed_on)
 {
-    dp_schedule_request_t request = {sizeof(request), "dualpipe", 8, 64, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), "dualpipe", 8, 64, 0, 0, 0};
     dp_schedule_t *s;
     int calls;
 
@@ -212,7 +213,7 @@ END_TEST
 /* Every prefix of a good file, and every bit of it changed: an error or a schedule, never more. */
 START_TEST(damaged_files_never_crash)
 {
-    dp_schedule_request_t request = {sizeof(request), "dualpipe", 2, 4, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), "dualpipe", 2, 4, 0, 0, 0};
     dp_schedule_t *s, *back;
 
     text_a.fail_at = -1;

@@ -7,7 +7,7 @@
 
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches, int32_t forward_only)
 {
-    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, forward_only};
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, forward_only, 0};
     dp_schedule_t *s = NULL;
 
     ck_assert_msg(dp_schedule_generate(&request, &s) == DP_OK, "%s", dp_last_error());
@@ -84,7 +84,7 @@ START_TEST(the_same_sizes_are_refused)
     int ranks, microbatches, count = 0;
 
     while (fgets(line, sizeof(line), f) != NULL) {
-        dp_schedule_request_t request = {sizeof(request), method, 0, 0, 0, 0};
+        dp_schedule_request_t request = {sizeof(request), method, 0, 0, 0, 0, 0};
         dp_schedule_t *s = NULL;
         dp_status_t status;
 

@@ -11,7 +11,7 @@
 
 static dp_status_t try(const char *method, int32_t ranks, int32_t microbatches, int32_t chunks, dp_schedule_t **s)
 {
-    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, chunks, 0};
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, chunks, 0, 0};
 
     return dp_schedule_generate(&request, s);
 }
@@ -246,38 +246,50 @@ END_TEST
 
 static const struct {
     const char *method;
-    int32_t ranks, microbatches, chunks;
+    int32_t ranks, microbatches, chunks, group;
     const char *message; /* NULL: accepted */
 } limits[] = {
-    {"gpipe", 3, 2, 1, NULL},
-    {"gpipe", 3, 2, 2, "gpipe: a rank holds exactly 1 chunk, not 2"},
-    {"1f1b", 5, 2, 1, NULL},
-    {"zb1p", 7, 1, 0, NULL},
-    {"zb1p", 7, 1, 2, "zb1p: a rank holds exactly 1 chunk, not 2"},
-    {"zbv", 4, 1, 2, NULL},
-    {"zbv", 4, 1, 1, "zbv: a rank holds exactly 2 chunks, not 1"},
-    {"v-half", 5, 1, 0, NULL},
-    {"v-half", 5, 1, 3, "v-half: a rank holds exactly 2 chunks, not 3"},
-    {"v-min", 1, 1, 0, NULL},
-    {"v-min", 1, 0, 0, "v-min: 0 micro-batches"},
-    {"interleaved", 4, 8, 3, NULL},
-    {"interleaved", 4, 8, 64, NULL},
-    {"interleaved", 1, 3, 2, NULL},
-    {"interleaved", 4, 8, 1, "interleaved: 1 chunk per rank; at least 2"},
-    {"interleaved", 4, 9, 2, "interleaved: 9 micro-batches on 4 ranks; a multiple"},
-    {"interleaved", 4, 3, 2, "interleaved: 3 micro-batches on 4 ranks; a multiple"},
-    {"interleaved_overlap", 4, 9, 1, NULL},
-    {"interleaved_overlap", 4, 9, 2, "interleaved_overlap: 9 micro-batches on 4 ranks"},
-    {"dualpipe", 4, 8, 3, "dualpipe: a rank holds exactly 2 chunks, not 3"},
-    {"dualpipev", 4, 8, 1, "dualpipev: a rank holds exactly 2 chunks, not 1"},
-    {"v-half", 4096, 65536, 0, "schedule: more than"},
-    {"zbv", 4096, 65536, 0, "zbv: "},
+    {"gpipe", 3, 2, 1, 0, NULL},
+    {"gpipe", 3, 2, 2, 0, "gpipe: a rank holds exactly 1 chunk, not 2"},
+    {"1f1b", 5, 2, 1, 0, NULL},
+    {"zb1p", 7, 1, 0, 0, NULL},
+    {"zb1p", 7, 1, 2, 0, "zb1p: a rank holds exactly 1 chunk, not 2"},
+    {"zbv", 4, 1, 2, 0, NULL},
+    {"zbv", 4, 1, 1, 0, "zbv: a rank holds exactly 2 chunks, not 1"},
+    {"v-half", 5, 1, 0, 0, NULL},
+    {"v-half", 5, 1, 3, 0, "v-half: a rank holds exactly 2 chunks, not 3"},
+    {"v-min", 1, 1, 0, 0, NULL},
+    {"v-min", 1, 0, 0, 0, "v-min: 0 micro-batches"},
+    {"interleaved", 4, 8, 3, 0, NULL},
+    {"interleaved", 4, 8, 64, 0, NULL},
+    {"interleaved", 1, 3, 2, 0, NULL},
+    {"interleaved", 4, 8, 1, 0, "interleaved: 1 chunk per rank; at least 2"},
+    {"interleaved", 4, 9, 2, 0, "interleaved: 9 micro-batches on 4 ranks; a multiple"},
+    {"interleaved", 4, 3, 2, 0, "interleaved: 3 micro-batches on 4 ranks; a multiple"},
+    {"interleaved_overlap", 4, 9, 1, 0, NULL},
+    {"interleaved_overlap", 4, 9, 2, 0, "interleaved_overlap: 9 micro-batches on 4 ranks"},
+    {"interleaved", 4, 9, 2, 5, NULL},
+    {"interleaved_overlap", 4, 9, 2, 9, NULL},
+    {"interleaved_overlap", 4, 9, 2, 100, NULL},
+    {"interleaved", 4, 9, 2, 4, "interleaved: 9 micro-batches in groups of at most 4 leave one of 3; 4 ranks"},
+    {"interleaved", 4, 8, 2, -1, "interleaved: groups of -1 micro-batches"},
+    {"interleaved_overlap", 4, 8, 1, 8, "interleaved_overlap: groups of 8 with 1 chunk"},
+    {"1f1b", 4, 8, 0, 8, "1f1b: groups of 8 micro-batches; only the interleaved"},
+    {"v-half", 4, 8, 0, 8, "v-half: groups of 8 micro-batches; only the interleaved"},
+    {"dualpipe", 4, 8, 0, 8, "dualpipe: groups of 8 micro-batches; only the interleaved"},
+    {"dualpipe", 4, 8, 3, 0, "dualpipe: a rank holds exactly 2 chunks, not 3"},
+    {"dualpipev", 4, 8, 1, 0, "dualpipev: a rank holds exactly 2 chunks, not 1"},
+    {"v-half", 4096, 65536, 0, 0, "schedule: more than"},
+    {"zbv", 4096, 65536, 0, 0, "zbv: "},
 };
 
 START_TEST(sizes_are_accepted_or_refused)
 {
+    const dp_schedule_request_t request = {sizeof(request),         limits[_i].method, limits[_i].ranks,
+                                           limits[_i].microbatches, limits[_i].chunks, 0,
+                                           limits[_i].group};
     dp_schedule_t *s = NULL;
-    dp_status_t status = try(limits[_i].method, limits[_i].ranks, limits[_i].microbatches, limits[_i].chunks, &s);
+    dp_status_t status = dp_schedule_generate(&request, &s);
 
     if (limits[_i].message == NULL) {
         ck_assert_msg(status == DP_OK, "%s", dp_last_error());
@@ -288,6 +300,68 @@ START_TEST(sizes_are_accepted_or_refused)
         ck_assert_ptr_null(s);
         ck_assert_msg(strstr(dp_last_error(), limits[_i].message) == dp_last_error(), "%s", dp_last_error());
     }
+}
+END_TEST
+
+/* ---- groups ---- */
+
+/* Megatron-LM's table for P 2, 3 micro-batches in a group, 5 in all and 2 chunks
+ * (megatron/core/pipeline_parallel/schedules.py, get_schedule_table). */
+START_TEST(groups_are_those_of_megatron)
+{
+    static const int16_t chunk[] = {0, 0, 0, 1, 1, 1, 0, 0, 1, 1};
+    static const int32_t microbatch[] = {0, 1, 2, 0, 1, 2, 3, 4, 3, 4};
+    const dp_schedule_request_t request = {sizeof(request), "interleaved", 2, 5, 2, 0, 3};
+    dp_schedule_t *s = NULL;
+
+    ck_assert_msg(dp_schedule_generate(&request, &s) == DP_OK, "%s", dp_last_error());
+    for (int32_t r = 0; r < 2; r++) {
+        int forwards = 0, warm_up = 0;
+
+        for (int64_t k = s->first[r]; k < s->first[r + 1]; k++) {
+            const dp_op_t *op = &s->ops[k];
+
+            if (op->kind == DP_OP_F) {
+                ck_assert_int_eq(op->chunk, chunk[forwards]);
+                ck_assert_int_eq(op->microbatch, microbatch[forwards]);
+                forwards++;
+            } else if (warm_up == 0) {
+                warm_up = forwards;
+            }
+        }
+        ck_assert_int_eq(forwards, 10);
+        ck_assert_int_eq(warm_up, (2 - r - 1) * 2 + (2 - 1) * 3 + 1); /* the steady state begins with F */
+    }
+    dp_schedule_free(s);
+}
+END_TEST
+
+/* Of a size: what it takes of memory on rank 0, in chunks, and of slots. */
+START_TEST(groups_of_every_size)
+{
+    for (int32_t ranks = 1; ranks <= 9; ranks++)
+        for (int32_t chunks = 2; chunks <= 4; chunks++)
+            for (int32_t m = ranks; m <= 5 * ranks; m += 1 + ranks / 4)
+                for (int32_t most = ranks; most <= m; most++) {
+                    const dp_schedule_request_t request = {
+                        sizeof(request), "interleaved_overlap", ranks, m, chunks, 0, most};
+                    const int32_t n = (m + most - 1) / most, largest = (m + n - 1) / n;
+                    dp_lower_options_t options = {.struct_size = sizeof(options),
+                                                  .slots = largest > ranks ? largest - ranks + 1 : 1};
+                    dp_schedule_t *s = NULL;
+                    dp_program_t *program = NULL;
+                    dp_status_t status = dp_schedule_generate(&request, &s);
+
+                    ck_assert_int_eq(status, m / n < ranks ? DP_ERR_INVALID : DP_OK);
+                    if (status < 0)
+                        continue;
+                    ck_assert_msg(dp_program_lower(s, &options, &program) == DP_OK, "%s", dp_last_error());
+                    ck_assert_msg(dp_program_verify(program, NULL) == DP_OK,
+                                  "%d ranks, %d chunks, %d in groups of %d: %s", ranks, chunks, m, most,
+                                  dp_last_error());
+                    dp_program_free(program);
+                    dp_schedule_free(s);
+                }
 }
 END_TEST
 
@@ -319,6 +393,8 @@ int main(void)
     tcase_add_test(tc, dataflow_replay_equals_the_recorded_table);
     tcase_add_loop_test(tc, sizes_are_accepted_or_refused, 0, (int)(sizeof(limits) / sizeof(limits[0])));
     tcase_add_test(tc, any_number_of_microbatches);
+    tcase_add_test(tc, groups_are_those_of_megatron);
+    tcase_add_test(tc, groups_of_every_size);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -29,7 +29,7 @@ static dp_status_t append(void *user, const char *bytes, size_t count)
 
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches, int32_t forward_only)
 {
-    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, forward_only};
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, forward_only, 0};
     dp_schedule_t *s = NULL;
 
     ck_assert_msg(dp_schedule_generate(&request, &s) == DP_OK, "%s", dp_last_error());

@@ -11,7 +11,7 @@
 
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches)
 {
-    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, 0, 0};
     dp_schedule_t *schedule = NULL;
 
     ck_assert_msg(dp_schedule_generate(&request, &schedule) == DP_OK, "%s", dp_last_error());

@@ -240,7 +240,7 @@ END_TEST
 /* The program of these costs takes what they say. */
 START_TEST(the_simulation_takes_them)
 {
-    dp_schedule_request_t request = {sizeof(request), "dualpipe", 4, 12, 0, 0};
+    dp_schedule_request_t request = {sizeof(request), "dualpipe", 4, 12, 0, 0, 0};
     dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1.0}, same;
     dp_simulation_t a = {.struct_size = sizeof(a)}, b = {.struct_size = sizeof(b)};
     dp_schedule_t *schedule;

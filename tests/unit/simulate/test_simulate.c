@@ -15,7 +15,7 @@ static const dp_costs_t unit = {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 
 
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches, int32_t chunks)
 {
-    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, chunks, 0};
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, chunks, 0, 0};
     dp_schedule_t *schedule = NULL;
 
     ck_assert_msg(dp_schedule_generate(&request, &schedule) == DP_OK, "%s", dp_last_error());
