@@ -7,10 +7,11 @@
  *     bench/overlap_plan [SECONDS [MICROBATCHES [ROW]]]       of planning, each; default 10 64, all
  *                                                             rows
  *
- * Both are simulated by segments on lanes, as the engine enqueues them. The memory is what the
- * schedule itself holds (`dualpipe compare`), or what stands there; `cap` 0 is the former. A last
- * line says how long planning takes without a time given, for 16 ranks and 128 micro-batches. Exit
- * status 1 when a plan is worse than its schedule. */
+ * group: micro-batches that pass the chunks of a rank together, 0: as many as ranks; slots: of a
+ * channel. Both are simulated by segments on lanes, as the engine enqueues them. The memory is what
+ * the schedule itself holds (`dualpipe compare`), or what stands there; `cap` 0 is the former. A
+ * last line says how long planning takes without a time given, for 16 ranks and 128 micro-batches.
+ * Exit status 1 when a plan is worse than its schedule. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -27,19 +28,24 @@ static const dp_segment_costs_t segments = {.struct_size = sizeof(segments),
 
 static const struct {
     const char *method;
-    int32_t ranks, chunks;
+    int32_t ranks, chunks, group, slots;
     double memory_cap;
 } cases[] = {
-    {"interleaved_overlap", 8, 4, 0},
-    {"interleaved_overlap", 8, 4, 12},
-    {"interleaved_overlap", 8, 4, 16},
-    {"dualpipev", 8, 0, 0},
-    {"dualpipe", 8, 0, 0},
-    {"interleaved_overlap", 16, 4, 0},
-    {"interleaved_overlap", 16, 4, 24},
-    {"interleaved_overlap", 16, 4, 32},
-    {"dualpipev", 16, 0, 0},
-    {"dualpipe", 16, 0, 0},
+    {"interleaved_overlap", 8, 4, 0, 2, 0},
+    {"interleaved_overlap", 8, 4, 10, 2, 0},
+    {"interleaved_overlap", 8, 4, 0, 2, 12},
+    {"interleaved_overlap", 8, 4, 10, 2, 12},
+    {"interleaved_overlap", 8, 4, 0, 2, 16},
+    {"interleaved_overlap", 8, 4, 13, 6, 16},
+    {"dualpipev", 8, 0, 0, 2, 0},
+    {"dualpipe", 8, 0, 0, 2, 0},
+    {"interleaved_overlap", 16, 4, 0, 2, 0},
+    {"interleaved_overlap", 16, 4, 0, 2, 24},
+    {"interleaved_overlap", 16, 4, 22, 6, 0},
+    {"interleaved_overlap", 16, 4, 0, 2, 32},
+    {"interleaved_overlap", 16, 4, 22, 6, 32},
+    {"dualpipev", 16, 0, 0, 2, 0},
+    {"dualpipe", 16, 0, 0, 2, 0},
 };
 
 static double processor_seconds(void)
@@ -47,10 +53,12 @@ static double processor_seconds(void)
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-static dp_status_t simulate(const dp_schedule_t *schedule, const dp_costs_t *costs, double *step, double *peak)
+static dp_status_t simulate(const dp_schedule_t *schedule, int32_t slots, const dp_costs_t *costs, double *step,
+                            double *peak)
 {
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_status_t status = dp_evaluate(schedule, NULL, costs, 0, &simulation);
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = slots};
+    dp_status_t status = dp_evaluate(schedule, &options, costs, 0, &simulation);
 
     if (status >= 0) {
         *step = simulation.step_time;
@@ -69,10 +77,12 @@ static int run_case(size_t k, double seconds, int32_t microbatches)
                                      .method = cases[k].method,
                                      .ranks = cases[k].ranks,
                                      .microbatches = microbatches,
-                                     .chunks = cases[k].chunks};
+                                     .chunks = cases[k].chunks,
+                                     .microbatch_group = cases[k].group};
     dp_overlap_request_t plan = {.struct_size = sizeof(plan),
                                  .costs = &costs,
                                  .memory_cap = cases[k].memory_cap,
+                                 .slots = cases[k].slots,
                                  .tries = 1 << 20,
                                  .seconds = seconds,
                                  .seed = 1};
@@ -84,21 +94,21 @@ static int run_case(size_t k, double seconds, int32_t microbatches)
     for (int s = 0; s < DP_SEGMENT_COSTS; s += 2)
         useful += segments.layers * microbatches * (segments.f[s] + segments.i[s] + segments.w[s]);
     if (status >= 0)
-        status = simulate(schedule, &costs, &given, &peak);
+        status = simulate(schedule, cases[k].slots, &costs, &given, &peak);
     plan.schedule = schedule;
     began = processor_seconds();
     if (status >= 0)
         status = dp_plan_overlap(&plan, &result);
     began = processor_seconds() - began;
     if (status >= 0)
-        status = simulate(result.schedule, &costs, &planned, &planned_peak);
+        status = simulate(result.schedule, cases[k].slots, &costs, &planned, &planned_peak);
     if (status < 0)
         printf("%-20s %s\n", cases[k].method, dp_last_error());
     else
-        printf("%-20s %5d %6d %4g %7g  %8.1f %6.2f %%  %8.1f %6.2f %%  %8.1f %6.2f %%  %6g %8.1f\n", cases[k].method,
-               cases[k].ranks, schedule->chunks, cases[k].memory_cap, planned_peak, given, 100 * useful / given,
-               planned, 100 * useful / planned, result.bound, 100 * useful / result.bound, (double)result.tried,
-               result.tried / began);
+        printf("%-20s %5d %6d %5d %5d %4g %7g  %8.1f %6.2f %%  %8.1f %6.2f %%  %8.1f %6.2f %%  %6g %8.1f\n",
+               cases[k].method, cases[k].ranks, schedule->chunks, cases[k].group, cases[k].slots, cases[k].memory_cap,
+               planned_peak, given, 100 * useful / given, planned, 100 * useful / planned, result.bound,
+               100 * useful / result.bound, (double)result.tried, result.tried / began);
     fflush(stdout);
     dp_overlap_clear(&result);
     dp_schedule_free(schedule);
@@ -137,8 +147,8 @@ int main(int argc, char **argv)
     int worse = 0;
 
     printf("%d micro-batches, %g s of planning each; a step in ms and its useful share\n", microbatches, seconds);
-    printf("%-20s %5s %6s %4s %7s  %8s %8s  %8s %8s  %8s %8s  %6s %8s\n", "schedule", "ranks", "chunks", "cap", "held",
-           "pairs", "", "planned", "", "bound", "", "tried", "a CPU s");
+    printf("%-20s %5s %6s %5s %5s %4s %7s  %8s %8s  %8s %8s  %8s %8s  %6s %8s\n", "schedule", "ranks", "chunks",
+           "group", "slots", "cap", "held", "pairs", "", "planned", "", "bound", "", "tried", "a CPU s");
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++)
         if (argc <= 3 || (size_t)atoi(argv[3]) == k)
             worse += run_case(k, seconds, microbatches);

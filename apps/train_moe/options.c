@@ -98,6 +98,9 @@ static const option_row_t rows[] = {
     {INTEGER("dp", dp, 1, DP_MAX_RANKS, "1", "N"), .help = "copies of all that"},
     {TEXT("schedule", schedule, "NAME", "auto"), .help = "auto: dualpipe, dualpipev for an odd --pp, 1f1b for 1"},
     {INTEGER("chunks", chunks, 0, DP_MAX_CHUNKS, "0", "N"), .help = "per rank, of interleaved schedules; 0: default"},
+    {INTEGER("microbatch-group", microbatch_group, 0, DP_MAX_MICROBATCHES, "0", "G"),
+     .help = "micro-batches that pass the chunks of a rank together, of interleaved schedules; 0: as many as ranks; "
+             "more may need --slots"},
     {WORD("overlap", overlap, "HOW", "canonical", "canonical none planned"),
      .help =
          "what runs beside what: canonical: the schedule's pairs; none: nothing; planned: what a few steps' costs make "

@@ -30,7 +30,7 @@ typedef struct options {
     int64_t steps, warmup, accumulate;
     double lr, min_lr, beta1, beta2, epsilon, weight_decay, clip;
     /* layout */
-    int64_t pp, ep, dp, chunks, slots, threads, deterministic;
+    int64_t pp, ep, dp, chunks, microbatch_group, slots, threads, deterministic;
     int64_t eplb, replicas, eplb_search, zero, check_bits, buddy;
     double eplb_threshold, eplb_bound, skew;
     const char *schedule, *overlap, *partition, *comm_sms_text, *comm, *device, *attention, *moe, *ep_plugin;

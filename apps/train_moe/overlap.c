@@ -146,7 +146,8 @@ dp_status_t method_schedule(const options_t *options, dp_schedule_t **schedule_o
                                            .method = options->schedule,
                                            .ranks = (int32_t)options->pp,
                                            .microbatches = (int32_t)options->microbatches,
-                                           .chunks = (int32_t)options->chunks};
+                                           .chunks = (int32_t)options->chunks,
+                                           .microbatch_group = (int32_t)options->microbatch_group};
 
     return dp_schedule_generate(&request, schedule_out);
 }

@@ -85,6 +85,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .method = o->schedule,
         .microbatches = (int32_t)o->microbatches,
         .chunks = (int32_t)o->chunks,
+        .microbatch_group = (int32_t)o->microbatch_group,
         .schedule = o->own_schedule,
         .comm = options_plugin(o->comm),
         .device = o->device,

@@ -160,7 +160,7 @@ static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
         return status;
     s->options = *trainer->options;
     s->options.pp = s->options.ep = s->options.dp = 1;
-    s->options.chunks = s->options.slots = 0;
+    s->options.chunks = s->options.microbatch_group = s->options.slots = 0;
     s->options.eplb = s->options.replicas = s->options.zero = 0;
     s->options.schedule = "1f1b";
     if (dp_schedule_paths(dp_pipeline_program(trainer->pipeline)->schedule) == 2)

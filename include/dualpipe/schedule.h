@@ -19,7 +19,7 @@
  * its other errors. When a function fails, its result pointer is NULL.
  *
  * Since 0.2: DP_OP_R, the orders prefill and decode, `+` in written ones, dp_forwards_t,
- * dp_divide_requests, dp_schedule_request_t.group. */
+ * dp_divide_requests, dp_schedule_request_t.microbatch_group. */
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 
@@ -162,7 +162,7 @@ typedef struct dp_schedule_request {
      * are alike but for one micro-batch. Each needs `ranks` at least. Above that a channel needs as
      * many slots as the largest group is larger than `ranks`, or one more, but 1 at least. 0:
      * `ranks` */
-    int32_t group;
+    int32_t microbatch_group;
 } dp_schedule_request_t;
 #define DP_SCHEDULE_REQUEST_MIN DP_SIZE_TO(dp_schedule_request_t, forward_only)
 

@@ -59,15 +59,15 @@ static void write_settings(const dp_pipeline_t *p, const dp_host_places_t *place
         hosts = dp__hash_field(hosts, (uint64_t)places->host_of[r]);
     snprintf(
         text, bytes,
-        "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%s\nslots=%d\ngraph=%d\nzero=%d\n"
+        "method=%s\nmicrobatches=%d\nchunks=%d\nmicrobatch_group=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%s\nslots=%d\ngraph=%d\nzero=%d\n"
         "one_accumulator=%d\ncheck_bits=%d\nbuddy=%d\ntokens=%u\ndocuments=%u\ncache=%u requests of %u tokens\nschedule=%016" PRIx64
         "\nforward_only=%d\nversion=%s\ndevice=%s\ncomm=%s\nhosts=%d "
         "placed %016" PRIx64 "\n",
         s != NULL ? s->method : p->method, s != NULL ? s->microbatches : o->microbatches,
-        s != NULL ? s->chunks : o->chunks, p->grid.ep, p->grid.dp, o->boundary_bytes, dp__dtype_name(o->dtype),
-        o->slots, o->graph, o->zero, o->one_accumulator, o->check_bits, o->buddy, o->tokens, o->documents,
-        o->cache_slots, o->cache_tokens, s != NULL ? digest_schedule(s) : 0, s != NULL ? s->forward_only : 0,
-        DP_VERSION, p->device_name, p->comm_name, places->hosts, hosts);
+        s != NULL ? s->chunks : o->chunks, s != NULL ? 0 : o->microbatch_group, p->grid.ep, p->grid.dp,
+        o->boundary_bytes, dp__dtype_name(o->dtype), o->slots, o->graph, o->zero, o->one_accumulator, o->check_bits,
+        o->buddy, o->tokens, o->documents, o->cache_slots, o->cache_tokens, s != NULL ? digest_schedule(s) : 0,
+        s != NULL ? s->forward_only : 0, DP_VERSION, p->device_name, p->comm_name, places->hosts, hosts);
 }
 
 /* The first line in which two ranks differ. */

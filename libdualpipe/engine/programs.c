@@ -55,6 +55,7 @@ dp_status_t dp__schedule_make(dp_pipeline_t *p)
             .ranks = p->grid.pp,
             .microbatches = p->options.microbatches,
             .chunks = p->options.chunks,
+            .microbatch_group = p->options.microbatch_group,
         };
 
         status = dp_schedule_generate(&request, &p->programs.own_schedule);

@@ -431,7 +431,7 @@ static dp_status_t search_plan(planning_t *x)
     if (status < 0)
         return status;
     try_all(x);
-    return x->best.step < INFINITY
+    return x->best.step < INFINITY || x->first != NULL
                ? DP_OK
                : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found", x->problem.cap);
 }
@@ -441,7 +441,7 @@ static dp_status_t search_plan(planning_t *x)
 /* The first schedule stays where no plan is shorter. */
 static dp_status_t keep_shorter(planning_t *x, dp_overlap_result_t *found)
 {
-    dp_status_t status = simulate_plan(x, found->schedule, &found->step);
+    dp_status_t status = found->schedule != NULL ? simulate_plan(x, found->schedule, &found->step) : DP_ERR_REJECTED;
 
     if (status != DP_ERR_REJECTED && (status < 0 || found->step < x->first_step))
         return status;

@@ -19,7 +19,7 @@ typedef struct dp__groups {
 
 static inline dp__groups_t dp__interleave_groups(const dp_schedule_request_t *request)
 {
-    const int64_t most = request->group > 0 ? request->group : request->ranks;
+    const int64_t most = request->microbatch_group > 0 ? request->microbatch_group : request->ranks;
     const int64_t n = (request->microbatches + most - 1) / most;
 
     return (dp__groups_t){request->microbatches / n, request->microbatches % n};
@@ -53,10 +53,11 @@ static inline dp_status_t dp__interleave_check(const char *method, const dp_sche
     const dp__groups_t groups = dp__interleave_groups(q);
 
     if (q->chunks == 1)
-        return q->group == 0 ? DP_OK
-                             : dp_fail(DP_ERR_INVALID, "%s: groups of %d with 1 chunk per rank; they need 2 or more",
-                                       method, q->group);
-    if (q->group == 0 && q->microbatches % q->ranks != 0)
+        return q->microbatch_group == 0
+                   ? DP_OK
+                   : dp_fail(DP_ERR_INVALID, "%s: groups of %d with 1 chunk per rank; they need 2 or more", method,
+                             q->microbatch_group);
+    if (q->microbatch_group == 0 && q->microbatches % q->ranks != 0)
         return dp_fail(
             DP_ERR_INVALID,
             "%s: %d micro-batches on %d ranks; a multiple of the ranks is needed with more than one chunk per "
@@ -66,7 +67,7 @@ static inline dp_status_t dp__interleave_check(const char *method, const dp_sche
         return dp_fail(DP_ERR_INVALID,
                        "%s: %d micro-batches in groups of at most %d leave one of %lld; %d ranks need "
                        "as many in each",
-                       method, q->microbatches, q->group, (long long)groups.size, q->ranks);
+                       method, q->microbatches, q->microbatch_group, (long long)groups.size, q->ranks);
     return DP_OK;
 }
 

@@ -382,7 +382,7 @@ static dp_status_t try_method(search_t *search, const dp_method_t *method, int32
                                      .ranks = search->request.ranks,
                                      .microbatches = search->request.microbatches,
                                      .chunks = chunks,
-                                     .group = group};
+                                     .microbatch_group = group};
     dp_schedule_t *schedule = NULL;
     char name[38], in_groups[16] = "";
     double step;

@@ -175,10 +175,10 @@ const option_row_t args_method[] = {
      .least = 1,
      .most = DP_MAX_CHUNKS,
      .help = "model chunks per rank, for the interleaved methods"},
-    {.name = "group",
+    {.name = "microbatch-group",
      .value = "G",
      .kind = OPTION_INT32,
-     .at = AT(group),
+     .at = AT(microbatch_group),
      .least = 1,
      .most = DP_MAX_MICROBATCHES,
      .help =
@@ -356,7 +356,7 @@ static int check_args(const args_t *args)
     if ((options & ARG_METHOD) == 0 && (options & ARG_FILE) != 0 && args->file == NULL)
         return args_usage(args, "a schedule file is required");
     if (args->file != NULL && (args->method != NULL || args->ranks != 0 || args->microbatches != 0 ||
-                               args->chunks != 0 || args->group != 0 || args->forward_only))
+                               args->chunks != 0 || args->microbatch_group != 0 || args->forward_only))
         return args_usage(args, "either --method and its sizes or the file %s", args->file);
     if (needs_sizes && args->ranks == 0)
         return args_usage(args, "--ranks P is required");

@@ -24,9 +24,9 @@ enum { OVERLAP_CANONICAL, OVERLAP_NONE, OVERLAP_PLANNED };
 
 typedef struct args {
     const command_t *command;
-    const char *method, *file, *output;  /* NULL: not given */
-    int32_t ranks, microbatches, chunks, group; /* 0: not given */
-    int32_t rank;                        /* -1: all */
+    const char *method, *file, *output;                    /* NULL: not given */
+    int32_t ranks, microbatches, chunks, microbatch_group; /* 0: not given */
+    int32_t rank;                                          /* -1: all */
     bool forward_only, comm;
     int32_t inference; /* 0: no; else of dp_forwards_t, one less */
     format_t format;

@@ -77,7 +77,7 @@ static int make_schedule(const args_t *args, plan_t *plan)
                                      .microbatches = args->microbatches,
                                      .chunks = args->chunks,
                                      .forward_only = args->forward_only,
-                                     .group = args->group};
+                                     .microbatch_group = args->microbatch_group};
     dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
 
     return status >= 0 ? CMD_OK : args_failed(args, status);

@@ -56,7 +56,7 @@ class CSchedule(c.Structure):
 
 class ScheduleRequest(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("method", c.c_char_p), ("ranks", c.c_int32), ("microbatches", c.c_int32),
-                ("chunks", c.c_int32), ("forward_only", c.c_int32)]
+                ("chunks", c.c_int32), ("forward_only", c.c_int32), ("microbatch_group", c.c_int32)]
 
 
 class Method(c.Structure):

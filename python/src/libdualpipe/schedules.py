@@ -56,10 +56,12 @@ def methods() -> List[Method]:
                    _c.lib.dp_placement_name(m.placement).decode()) for m in table[:count.value]]
 
 
-def schedule(method: str, ranks: int, microbatches: int, chunks: int = 0, forward_only: bool = False) -> "Schedule":
-    """A built-in schedule. chunks: of a rank, for the interleaved methods; 0: the method's default."""
+def schedule(method: str, ranks: int, microbatches: int, chunks: int = 0, forward_only: bool = False,
+             microbatch_group: int = 0) -> "Schedule":
+    """A built-in schedule. chunks: of a rank, for the interleaved methods; 0: the method's default. microbatch_group: most
+    micro-batches that pass the chunks of a rank together; 0: as many as ranks."""
     request = _c.ScheduleRequest(method=method.encode(), ranks=ranks, microbatches=microbatches, chunks=chunks,
-                                 forward_only=forward_only)
+                                 forward_only=forward_only, microbatch_group=microbatch_group)
     made = c.POINTER(_c.CSchedule)()
     _c.call("dp_schedule_generate", c.byref(request), c.byref(made))
     return Schedule(made)

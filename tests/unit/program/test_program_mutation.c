@@ -45,7 +45,7 @@ static dp_schedule_t *accepted_braids(const dp_schedule_t *plain, unsigned seed,
 static void set_up(int subject, int32_t slots, dp_transport_t transport)
 {
     dp_schedule_request_t request = {
-        sizeof(request), subjects[subject].method, subjects[subject].ranks, subjects[subject].microbatches, 0, 0};
+        sizeof(request), subjects[subject].method, subjects[subject].ranks, subjects[subject].microbatches, 0, 0, 0};
     dp_lower_options_t options = {.struct_size = sizeof(options), .transport = transport, .slots = slots};
 
     ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);
@@ -365,7 +365,7 @@ START_TEST(executor_completes_what_is_accepted)
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         for (int32_t slots = 1; slots <= 3; slots++) {
             dp_schedule_request_t request = {
-                sizeof(request), sizes[i].method, sizes[i].ranks, sizes[i].microbatches, 0, sizes[i].forward_only};
+                sizeof(request), sizes[i].method, sizes[i].ranks, sizes[i].microbatches, 0, sizes[i].forward_only, 0};
             dp_lower_options_t options = {.struct_size = sizeof(options), .slots = slots};
 
             ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);

@@ -137,7 +137,7 @@ END_TEST
 START_TEST(bad_requests)
 {
     dp_schedule_t *s = NULL;
-    dp_schedule_request_t request = {0, "1f1b", 2, 4, 0, 0};
+    dp_schedule_request_t request = {0, "1f1b", 2, 4, 0, 0, 0};
     size_t count;
 
     ck_assert_int_eq(dp_schedule_generate(NULL, &s), DP_ERR_INVALID);

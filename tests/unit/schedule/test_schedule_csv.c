@@ -96,7 +96,7 @@ START_TEST(known_text)
     ck_assert_int_eq(write_into(s, &text_a), DP_OK);
     ck_assert_str_eq(text_a.bytes, "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0I1,0W1\n");
     dp_schedule_free(s);
-    request = (dp_schedule_request_t){sizeof(request), "dualpipe", 2, 4, 0, 1};
+    request = (dp_schedule_request_t){sizeof(request), "dualpipe", 2, 4, 0, 1, 0};
     ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
     ck_assert_int_eq(write_into(s, &text_a), DP_OK);
     ck_assert_str_eq(text_a.bytes, "0F0,1F2,0F1,1F3\n0F2,1F0,0F3,1F1\n");

@@ -330,38 +330,44 @@ START_TEST(groups_are_those_of_megatron)
             }
         }
         ck_assert_int_eq(forwards, 10);
-        ck_assert_int_eq(warm_up, (2 - r - 1) * 2 + (2 - 1) * 3 + 1); /* the steady state begins with F */
+        ck_assert_int_eq(warm_up, (2 - r - 1) * 2 + (2 - 1) * 3 + 1); /* then B follows each F */
     }
     dp_schedule_free(s);
 }
 END_TEST
 
-/* Of a size: what it takes of memory on rank 0, in chunks, and of slots. */
+static void prove(const dp_schedule_t *s, dp_transport_t transport, int32_t slots)
+{
+    dp_lower_options_t options = {.struct_size = sizeof(options), .transport = transport, .slots = slots};
+    dp_program_t *program = NULL;
+
+    ck_assert_msg(dp_program_lower(s, &options, &program) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(dp_program_verify(program, NULL) == DP_OK, "%d ranks, %d chunks, %d micro-batches: %s", s->ranks,
+                  s->chunks, s->microbatches, dp_last_error());
+    dp_program_free(program);
+}
+
+/* They complete with the slots that schedule.h states. _i: ranks less 1. */
 START_TEST(groups_of_every_size)
 {
-    for (int32_t ranks = 1; ranks <= 9; ranks++)
-        for (int32_t chunks = 2; chunks <= 4; chunks++)
-            for (int32_t m = ranks; m <= 5 * ranks; m += 1 + ranks / 4)
-                for (int32_t most = ranks; most <= m; most++) {
-                    const dp_schedule_request_t request = {
-                        sizeof(request), "interleaved_overlap", ranks, m, chunks, 0, most};
-                    const int32_t n = (m + most - 1) / most, largest = (m + n - 1) / n;
-                    dp_lower_options_t options = {.struct_size = sizeof(options),
-                                                  .slots = largest > ranks ? largest - ranks + 1 : 1};
-                    dp_schedule_t *s = NULL;
-                    dp_program_t *program = NULL;
-                    dp_status_t status = dp_schedule_generate(&request, &s);
+    const int32_t ranks = 1 + _i;
 
-                    ck_assert_int_eq(status, m / n < ranks ? DP_ERR_INVALID : DP_OK);
-                    if (status < 0)
-                        continue;
-                    ck_assert_msg(dp_program_lower(s, &options, &program) == DP_OK, "%s", dp_last_error());
-                    ck_assert_msg(dp_program_verify(program, NULL) == DP_OK,
-                                  "%d ranks, %d chunks, %d in groups of %d: %s", ranks, chunks, m, most,
-                                  dp_last_error());
-                    dp_program_free(program);
-                    dp_schedule_free(s);
-                }
+    for (int32_t chunks = 2; chunks <= 4; chunks++)
+        for (int32_t m = ranks; m <= 5 * ranks; m += 1 + ranks / 4)
+            for (int32_t most = ranks; most <= m; most++) {
+                const dp_schedule_request_t request = {
+                    sizeof(request), "interleaved_overlap", ranks, m, chunks, 0, most};
+                const int32_t n = (m + most - 1) / most, largest = (m + n - 1) / n;
+                dp_schedule_t *s = NULL;
+                dp_status_t status = dp_schedule_generate(&request, &s);
+
+                ck_assert_int_eq(status, m / n < ranks ? DP_ERR_INVALID : DP_OK);
+                if (status < 0)
+                    continue;
+                prove(s, DP_TRANSPORT_CREDITS, largest > ranks ? largest - ranks + 1 : 1);
+                prove(s, DP_TRANSPORT_BUNDLES, 0);
+                dp_schedule_free(s);
+            }
 }
 END_TEST
 
@@ -394,7 +400,7 @@ int main(void)
     tcase_add_loop_test(tc, sizes_are_accepted_or_refused, 0, (int)(sizeof(limits) / sizeof(limits[0])));
     tcase_add_test(tc, any_number_of_microbatches);
     tcase_add_test(tc, groups_are_those_of_megatron);
-    tcase_add_test(tc, groups_of_every_size);
+    tcase_add_loop_test(tc, groups_of_every_size, 0, 9);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -351,6 +351,34 @@ START_TEST(segments_are_planned)
 }
 END_TEST
 
+/* A forward takes longer to reach the next rank than to make way for the next one: groups of more
+ * than P are the best built-in schedule where the memory is enough for them. */
+START_TEST(groups_are_tried)
+{
+    static const double caps[] = {0, 11.5, 10};
+    dp_segment_costs_t layer = {.struct_size = sizeof(layer),
+                                .layers = 4,
+                                .f = {4.4, 6.7, 4.6, 8.7},
+                                .i = {9.3, 7.5, 5.3, 5.8},
+                                .w = {2.4, 0, 5.1, 0}};
+    dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .segments = &layer};
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = 8,
+                                   .microbatches = 40,
+                                   .costs = &costs,
+                                   .slots = 3,
+                                   .memory_cap = caps[_i],
+                                   .seconds = 0.01,
+                                   .seed = 1,
+                                   .placements = 1 << DP_PLACE_LOOP};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+
+    ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg((strstr(result.built_in, ", G 10") != NULL) == (_i < 2), "%s", result.built_in);
+    dp_search_clear(&result);
+}
+END_TEST
+
 static int stop_at_once(void *user, const dp_search_state_t *state)
 {
     *(double *)user = state->elapsed;
@@ -427,6 +455,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("search");
+    TCase *groups = tcase_create("groups_are_tried");
 
     SUITE_ADD(suite, quick_timing_equals_simulation);
     SUITE_ADD(suite, quick_timing_equals_simulation_over_hosts);
@@ -436,6 +465,8 @@ int main(void)
     SUITE_ADD(suite, what_is_found_is_sound_and_no_worse);
     SUITE_ADD(suite, what_is_asked_for_is_kept);
     SUITE_ADD(suite, segments_are_planned);
+    tcase_add_loop_test(groups, groups_are_tried, 0, 3);
+    suite_add_tcase(suite, groups);
     SUITE_ADD(suite, too_little_memory_is_said);
     SUITE_ADD(suite, a_search_that_is_stopped_gives_what_it_has);
     SUITE_ADD(suite, shorter_costs_are_taken);

@@ -49,9 +49,10 @@
  * as graphs, a warning says that nothing is guarded. Some ranks may be guarded and others not.
  *
  * Since 0.2: dp_pipeline_options_t.tokens, .documents, .zero, .one_accumulator, .check_finite,
- * .check_bits, .buddy, .cache_slots; dp_step_t.tokens, .documents, .round, .rounds, .microbatches,
- * .requests; dp_chunk_view_t.nshards, .shard_list, .shard_count; dp_build_context_t.tokens,
- * .documents, .cache_slots; dp_pipeline_gather, dp_pipeline_counts, dp_pipeline_exact_sum. */
+ * .check_bits, .buddy, .cache_slots, .microbatch_group; dp_step_t.tokens, .documents, .round,
+ * .rounds, .microbatches, .requests; dp_chunk_view_t.nshards, .shard_list, .shard_count;
+ * dp_build_context_t.tokens, .documents, .cache_slots; dp_pipeline_gather, dp_pipeline_counts,
+ * dp_pipeline_exact_sum. */
 #ifndef DUALPIPE_PIPELINE_H
 #define DUALPIPE_PIPELINE_H
 
@@ -218,6 +219,10 @@ typedef struct dp_pipeline_options {
      * dp_memory_report_t.cache bytes. Both 0: none. DP_ERR_UNSUPPORTED from dp_moe_block_open: the
      * attention plugin keeps none */
     uint32_t cache_slots, cache_tokens;
+
+    /* dp_schedule_request_t.microbatch_group, for `method`; 0: as many as ranks of the pipeline.
+     * Larger groups may need more `slots`. Ignored when `schedule` is given */
+    int32_t microbatch_group;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, cpu_times)
 
