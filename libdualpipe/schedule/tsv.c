@@ -245,6 +245,17 @@ static dp_status_t parse_setting(const dp__line_t *line, dp__slice_t key, dp__sl
     return DP_OK;
 }
 
+static bool names_method(dp__slice_t words)
+{
+    while (words.text != NULL) {
+        dp__slice_t word = dp__slice_cut(&words, ' ');
+
+        if (dp__slice_is(dp__slice_cut(&word, '='), "method") && word.text != NULL)
+            return true;
+    }
+    return false;
+}
+
 /* Only a comment line with method= among its words speaks of the shape. */
 static dp_status_t parse_comment(const dp__line_t *line, dp__tsv_t *t)
 {
@@ -252,7 +263,7 @@ static dp_status_t parse_comment(const dp__line_t *line, dp__tsv_t *t)
     dp__slice_t word, key;
     dp_status_t status = DP_OK;
 
-    if (memmem(line->text, line->bytes, "method=", 7) == NULL)
+    if (!names_method(rest))
         return DP_OK;
     t->said = true;
     while (rest.text != NULL && status >= 0) {

@@ -44,7 +44,7 @@ static int next_part(const dp__squeeze_t *q, const dp__v_rank_t *rank)
 }
 
 /* Micro-batches that the rank before on the path has finished in that part, by the last round. */
-static int32_t count_inputs(const dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r, int part)
+static int32_t count_inputs(const dp__squeeze_t *q, int32_t (*before)[DP__V_PARTS], int32_t r, int part)
 {
     switch (part) {
     case DP__V_F0:
@@ -91,7 +91,7 @@ static void run_part(dp__squeeze_t *q, int32_t r, int part)
 }
 
 /* One unit of time on one rank; false: it had nothing to do. */
-static bool run_rank_slot(dp__squeeze_t *q, const int32_t (*before)[DP__V_PARTS], int32_t r)
+static bool run_rank_slot(dp__squeeze_t *q, int32_t (*before)[DP__V_PARTS], int32_t r)
 {
     dp__v_rank_t *rank = &q->rank[r];
     int part = next_part(q, rank);

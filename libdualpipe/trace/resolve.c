@@ -75,33 +75,62 @@ static dp_status_t find_ranks(dp_trace_t *trace)
 
 /* ---- records ---- */
 
-static int by_rank_and_start(const void *a, const void *b, void *user)
+static uint32_t rank_of(const dp_trace_t *trace, size_t record)
+{
+    return trace->streams[trace->records[record].stream].rank;
+}
+
+/* Puts records of one rank behind those of the one before, in no order. */
+static void group_by_rank(dp_trace_t *trace)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < trace->nrecords; i++)
+        trace->ranks[rank_of(trace, i)].end++;
+    for (size_t r = 0; r < trace->nranks; r++) {
+        const size_t count = trace->ranks[r].end;
+
+        trace->ranks[r].first = trace->ranks[r].end = at;
+        at += count;
+    }
+    for (size_t r = 0; r < trace->nranks; r++) {
+        const size_t end = r + 1 < trace->nranks ? trace->ranks[r + 1].first : trace->nrecords;
+
+        while (trace->ranks[r].end < end) {
+            dp__trace_record_t *here = &trace->records[trace->ranks[r].end];
+            const size_t to = trace->ranks[rank_of(trace, trace->ranks[r].end)].end++;
+            const dp__trace_record_t record = *here;
+
+            *here = trace->records[to];
+            trace->records[to] = record;
+        }
+    }
+}
+
+static int by_start(const void *a, const void *b)
 {
     const dp__trace_record_t *x = a, *y = b;
-    const dp__trace_stream_t *streams = user;
-    uint32_t p = streams[x->stream].rank, q = streams[y->stream].rank;
 
-    if (p != q)
-        return p < q ? -1 : 1;
     if (x->start != y->start)
         return x->start < y->start ? -1 : 1;
     if (x->end != y->end)
         return x->end < y->end ? -1 : 1;
     if (x->stream != y->stream)
         return x->stream < y->stream ? -1 : 1;
-    return (x->name > y->name) - (x->name < y->name);
+    if (x->name != y->name)
+        return x->name < y->name ? -1 : 1;
+    if (x->range != y->range)
+        return x->range < y->range ? -1 : 1;
+    return (x->detail > y->detail) - (x->detail < y->detail);
 }
 
 static void sort_records(dp_trace_t *trace)
 {
-    size_t at = 0;
-
-    qsort_r(trace->records, trace->nrecords, sizeof(*trace->records), by_rank_and_start, trace->streams);
+    group_by_rank(trace);
     for (size_t r = 0; r < trace->nranks; r++) {
-        trace->ranks[r].first = at;
-        while (at < trace->nrecords && trace->streams[trace->records[at].stream].rank == r)
-            at++;
-        trace->ranks[r].end = at;
+        const dp__trace_rank_t *rank = &trace->ranks[r];
+
+        qsort(trace->records + rank->first, rank->end - rank->first, sizeof(*trace->records), by_start);
     }
 }
 
