@@ -5,8 +5,8 @@
 
 #include "checkpoint/files.h"
 
-#include "base/read_at.h"
 #include "checkpoint/names.h"
+#include "system/read_at.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * fault.c: a failure of this rank: what it was doing, telling the job, and bringing the lanes to
  * rest. */
-#include "base/wait.h"
 #include "engine/engine.h"
 #include "group/spans.h"
+#include "system/wait.h"
 
 #include <stdio.h>
 

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * name.c: a plugin's name in full. */
 #include "base/do.h"
-#include "base/entries.h"
 #include "engine/engine.h"
+#include "system/entries.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,10 +6,10 @@
 #include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
-#include "base/wait.h"
 #include "checkpoint/lock.h"
 #include "engine/saving.h"
 #include "group/group.h"
+#include "system/wait.h"
 
 #include <errno.h>
 #include <inttypes.h>

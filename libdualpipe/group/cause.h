@@ -4,7 +4,7 @@
 #ifndef DP_GROUP_CAUSE_H
 #define DP_GROUP_CAUSE_H
 
-#include "base/wait.h"
+#include "system/wait.h"
 
 #include <stdbool.h>
 

@@ -4,9 +4,9 @@
 #include "group/environment.h"
 
 #include "base/do.h"
-#include "base/entries.h"
 #include "base/hash.h"
 #include "base/sized.h"
+#include "system/entries.h"
 
 #include <dualpipe/group.h>
 #include <dualpipe/timeline.h>

@@ -3,10 +3,10 @@
  * group.c: the public functions on a group: checks, then the link. */
 #include "group/group.h"
 #include "base/do.h"
-#include "base/entries.h"
 #include "base/environment.h"
 #include "base/sized.h"
 #include "group/reform.h"
+#include "system/entries.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * host.c: the services that plugins of a rank get. */
-#include "base/bare_host.h"
 #include "base/do.h"
 #include "group/group.h"
+#include "system/bare_host.h"
 
 #include <stdio.h>
 #include <string.h>

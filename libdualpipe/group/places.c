@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * places.c: which ranks of a job live on the same host. The table has a number for each rank of the
  * job, so it is made when somebody asks for it, and whoever only meets in the group has none. */
-#include "base/entries.h"
 #include "base/memory.h"
 #include "group/group.h"
 #include "group/reform.h"
+#include "system/entries.h"
 
 #include <string.h>
 

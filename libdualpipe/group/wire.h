@@ -5,7 +5,7 @@
 #ifndef DP_GROUP_WIRE_H
 #define DP_GROUP_WIRE_H
 
-#include "base/sha256.h"
+#include "system/sha256.h"
 
 #include <dualpipe/status.h>
 #include <endian.h>

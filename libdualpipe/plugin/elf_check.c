@@ -6,7 +6,7 @@
 #include "plugin/elf_check.h"
 #include "base/do.h"
 #include "base/memory.h"
-#include "base/read_at.h"
+#include "system/read_at.h"
 
 #include <dualpipe/plugin.h>
 

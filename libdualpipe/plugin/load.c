@@ -2,13 +2,13 @@
  * SPDX-License-Identifier: MIT
  * load.c: finds a plugin's file, judges it before any of its code can run, maps it for good and
  * judges what it says. */
-#include "base/bare_host.h"
 #include "base/do.h"
 #include "base/memory.h"
 #include "plugin/candidates.h"
 #include "plugin/elf_check.h"
 #include "plugin/interfaces.h"
 #include "plugin/trust.h"
+#include "system/bare_host.h"
 
 #include <dualpipe/plugin.h>
 

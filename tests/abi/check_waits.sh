@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: MIT
 # check_waits.sh: only the wait primitive blocks, so that every wait has a deadline and hears an abort.
 # Looks at what the built objects call, not at their text. The file that may, and why:
-#   base/wait.c   the wait primitive itself: the only futex
+#   system/wait.c   the wait primitive itself: the only futex
 set -eu
 
 work=$(mktemp -d)
@@ -33,8 +33,8 @@ if awk -v pattern="^($blocking)\$" '$2 ~ pattern { print; bad = 1 } END { exit !
 fi
 # A futex is a bare system call: nm cannot tell it from others, the text can.
 if grep -rnE --include='*.c' --include='*.h' --include='*.cu' '(SYS|__NR)_futex' \
-    "$DP_TEST_SRCDIR/libdualpipe" "$DP_TEST_SRCDIR/plugins" | grep -v '/libdualpipe/base/wait\.c:'; then
-    echo "^ the only futex is the one in base/wait.c"
+    "$DP_TEST_SRCDIR/libdualpipe" "$DP_TEST_SRCDIR/plugins" | grep -v '/libdualpipe/system/wait\.c:'; then
+    echo "^ the only futex is the one in system/wait.c"
     failures=$((failures + 1))
 fi
 

@@ -6,8 +6,8 @@
 #include <dualpipe/plugin.h>
 
 #include "base/environment.h"
-#include "base/wait.h"
 #include "group/spans.h"
+#include "system/wait.h"
 
 #include <check.h>
 #include <pthread.h>

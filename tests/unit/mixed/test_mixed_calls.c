@@ -6,8 +6,8 @@
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
-#include "base/bare_host.h"
 #include "mixed/mixed.h"
+#include "system/bare_host.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,7 @@
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
-#include "base/bare_host.h"
+#include "system/bare_host.h"
 
 #include <stdio.h>
 

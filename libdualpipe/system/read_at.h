@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * read_at.h: reads a range of a file. */
-#ifndef DP_BASE_READ_AT_H
-#define DP_BASE_READ_AT_H
+#ifndef DP_SYSTEM_READ_AT_H
+#define DP_SYSTEM_READ_AT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_base_wait.c: the wait primitive: deadline, abort and wake, between threads and between
+ * test_system_wait.c: the wait primitive: deadline, abort and wake, between threads and between
  * processes. A lost wake costs a sleeping slice (50 ms), so thousands of rounds within Check's
  * limit show that none is lost. */
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/wait.h"
+#include "system/wait.h"
 #include "tests/support/suite.h"
 
 #define MS     INT64_C(1000000)
@@ -271,7 +271,7 @@ END_TEST
 
 static table_t *shared_table(int *fd_out)
 {
-    int fd = memfd_create("test_base_wait", MFD_CLOEXEC);
+    int fd = memfd_create("test_system_wait", MFD_CLOEXEC);
     void *memory;
 
     ck_assert_int_ge(fd, 0);
@@ -395,7 +395,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("base/wait");
+    Suite *suite = suite_create("system/wait");
 
     SUITE_ADD(suite, reached_returns_at_once);
     SUITE_ADD(suite, counters_may_wrap);

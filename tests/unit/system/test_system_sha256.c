@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_base_sha256.c: digests against the published vectors of FIPS 180-4 and RFC 4231. */
+ * test_system_sha256.c: digests against the published vectors of FIPS 180-4 and RFC 4231. */
 #include <string.h>
 
-#include "base/sha256.h"
+#include "system/sha256.h"
 #include "tests/support/suite.h"
 
 static void hex(const uint8_t *digest, char text[2 * DP__SHA256_BYTES + 1])
@@ -176,7 +176,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("base/sha256");
+    Suite *suite = suite_create("system/sha256");
 
     SUITE_ADD(suite, published_digests);
     SUITE_ADD(suite, a_million_letters_in_uneven_blocks);

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * entries.h: variables of the environment that hold a list, "key=value,key=value". */
-#ifndef DP_BASE_ENTRIES_H
-#define DP_BASE_ENTRIES_H
+#ifndef DP_SYSTEM_ENTRIES_H
+#define DP_SYSTEM_ENTRIES_H
 
 #include <dualpipe/status.h>
 

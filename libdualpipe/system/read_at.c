@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * read_at.c: reads a range of a file. */
-#include "base/read_at.h"
+#include "system/read_at.h"
 
 #include <errno.h>
 #include <unistd.h>

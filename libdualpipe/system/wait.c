@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * wait.c: waiting on a counter: a short spin, then futex sleeps in slices, so that an abort is
  * always seen. */
-#include "base/wait.h"
+#include "system/wait.h"
 #include "base/environment.h"
 
 #include <linux/futex.h>

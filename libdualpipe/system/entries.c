@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * entries.c: reads and checks lists of key=value. Not in environment.c, which comes along with
  * dp_fail: see plugin/elf_check.c. */
-#include "base/entries.h"
+#include "system/entries.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_base_read_at.c: a range of a file is there whole, or what is missing is told, however the
+ * test_system_read_at.c: a range of a file is there whole, or what is missing is told, however the
  * kernel hands it out. */
 #include <errno.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/read_at.h"
+#include "system/read_at.h"
 #include "tests/support/suite.h"
 
 /* The kernel of these tests: `most` bytes at a time, every other call is interrupted, and from byte
@@ -85,7 +85,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("base_read_at");
+    Suite *suite = suite_create("system/read_at");
 
     SUITE_ADD(suite, all_bytes_come_in_pieces_and_past_signals);
     SUITE_ADD(suite, a_file_that_ends_leaves_errno_0);

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * wait.h: the one way in which the library waits, and the clock it waits on. */
-#ifndef DP_BASE_WAIT_H
-#define DP_BASE_WAIT_H
+#ifndef DP_SYSTEM_WAIT_H
+#define DP_SYSTEM_WAIT_H
 
 #include <dualpipe/plugin.h>
 

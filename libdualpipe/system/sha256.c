@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * sha256.c: SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104). */
-#include "base/sha256.h"
+#include "system/sha256.h"
 
 #include <string.h>
 

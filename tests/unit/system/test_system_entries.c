@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_base_entries.c: variables that hold a list of key=value. */
-#include "base/entries.h"
+ * test_system_entries.c: variables that hold a list of key=value. */
+#include "system/entries.h"
 
 #include "tests/support/suite.h"
 
@@ -86,7 +86,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("base/entries");
+    Suite *suite = suite_create("system/entries");
 
     SUITE_ADD(suite, the_last_entry_of_a_key_counts);
     SUITE_ADD(suite, keys_that_do_not_exist_are_refused);

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * sha256.h: SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), for the rendezvous and for digests. */
-#ifndef DP_BASE_SHA256_H
-#define DP_BASE_SHA256_H
+#ifndef DP_SYSTEM_SHA256_H
+#define DP_SYSTEM_SHA256_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * bare_host.c: the host that a plugin's init sees, before there is any job: messages, memory and
  * the clock. */
-#include "base/bare_host.h"
+#include "system/bare_host.h"
 #include "base/memory.h"
-#include "base/wait.h"
+#include "system/wait.h"
 
 static void bare_log(const dp_host_t *h, int level, const char *origin, const char *message)
 {
