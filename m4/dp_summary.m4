@@ -15,7 +15,7 @@ $PACKAGE_STRING
   compiler       $CC ($CFLAGS) $DP_CFLAGS
   installs to    $prefix
 
-  library        libdualpipe.a`AS_IF([test "x$dp_shared" != xno], [printf ' libdualpipe.so'])`
+  libraries      libdualplan.a libdualpipe.a`AS_IF([test "x$dp_shared" != xno], [printf ' libdualpipe.so'])`
   plugins       ${dp_summary_plugins:- none}
   not built     ${dp_summary_without:- (nothing is missing)}
 

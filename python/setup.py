@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-"""Builds the rooms of libdualpipe that need no process but their own into libdualpipe/libdualpipe.so.
+"""Builds libdualplan, the rooms of the library that plan and never run, into libdualpipe/libdualplan.so.
 
 The sources are those of the tree this folder lies in; a source distribution carries them in csrc/. CC, CFLAGS and LDFLAGS
 are heeded, so that a cross compiler builds for another machine (with _PYTHON_HOST_PLATFORM=linux-aarch64, say).
@@ -49,9 +49,9 @@ def compile_library(objects: Path, library: Path):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         made = list(pool.map(one, sources()))
     subprocess.run(
-        [*compiler, *flags, "-shared", "-Wl,-z,defs", "-Wl,--as-needed", "-Wl,-soname,libdualpipe.so",
+        [*compiler, *flags, "-shared", "-Wl,-z,defs", "-Wl,--as-needed", "-Wl,-soname,libdualplan.so",
          f"-Wl,--version-script={TREE / 'libdualpipe' / 'libdualpipe.map'}", *made, "-o", str(library),
-         *shlex.split(os.environ.get("LDFLAGS", "")), "-lpthread", "-lm"],
+         *shlex.split(os.environ.get("LDFLAGS", "")), "-lm"],
         check=True)
 
 
@@ -61,7 +61,7 @@ class BuildLibrary(build_py):
         folder = Path(self.build_lib) / "libdualpipe"
         folder.mkdir(parents=True, exist_ok=True)
         objects = Path(self.get_finalized_command("build").build_temp) / "csrc"
-        compile_library(objects, folder / "libdualpipe.so")
+        compile_library(objects, folder / "libdualplan.so")
 
 
 class CarryTree(sdist):
@@ -80,7 +80,7 @@ class CarryTree(sdist):
 class AnyPython(bdist_wheel):
     def get_tag(self):  # the library is the machine's, and no Python's; it needs the newest glibc that a symbol of it names (PEP 600)
         platform = super().get_tag()[2]
-        library = Path(self.get_finalized_command("build_py").build_lib) / "libdualpipe" / "libdualpipe.so"
+        library = Path(self.get_finalized_command("build_py").build_lib) / "libdualpipe" / "libdualplan.so"
         needed = re.findall(rb"\0GLIBC_2\.(\d+)(?=[\0.])", library.read_bytes())
         if needed and platform.startswith("linux_"):
             platform = f"manylinux_2_{max(map(int, needed))}_{platform[len('linux_'):]}"

@@ -158,7 +158,7 @@
  * Beyond the ten:
  *   moe_layers.h  MoE transformer layers out of plugins, experts on several ranks
  *   run.h         a run that lasts: checkpoints, recovery, another transport, memory, timelines
- *   plan.h        schedules and programs made, proven, simulated, planned and searched; traces
+ *   plan.h        schedules made, proven, simulated, planned and searched; traces; experts placed
  *   advanced.h    plugins opened by the trainer itself, numbers of any dtype
  * Plugin authors include the interface that they implement: device.h, comm.h, attention.h, moe.h,
  * profiler.h. */

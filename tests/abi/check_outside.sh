@@ -16,7 +16,7 @@ else
     root=$DP_INSTALL_ROOT
 fi
 mkdir "$work/pc" "$work/made"
-for pc in "$root$DP_INSTALL_PKGCONFIG"/dualpipe*.pc; do # as installed, but for the folder that it was put into
+for pc in "$root$DP_INSTALL_PKGCONFIG"/dualp*.pc; do # as installed, but for the folder that it was put into
     sed "s|^\([a-z_]*\)=/|\1=$root/|" "$pc" >"$work/pc/$(basename "$pc")"
 done
 PKG_CONFIG_LIBDIR=$work/pc
@@ -136,15 +136,29 @@ quietly "train_moe: make" make -C "$work/train_moe.d" TOP="$doc" CC="$CC" CFLAGS
         --losses "$work/losses_alone" --device cpu --comm shm --attention cpu --moe cpu
     close_enough "$work/losses_tree" "$work/losses_alone" || complain "train_moe of its sources alone: other losses"
 } || :
-for example in smallest recovery lengths swap_comm generate; do
+for example in smallest recovery lengths swap_comm generate plan; do
     cp -R "$doc/examples/$example" "$work/$example.d"
     quietly "$example: make check" make -C "$work/$example.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" TRAIN_MOE="$work/train_moe.d/train_moe" check || :
     command -v cmake >/dev/null 2>&1 || continue
     quietly "$example: cmake finds the package" env CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" cmake -S "$work/$example.d" \
         -B "$work/cmake/$example" -DCMAKE_PREFIX_PATH="$libdir" &&
-        quietly "$example: cmake --build" cmake --build "$work/cmake/$example" && links "$work/cmake/$example/$example" shared &&
+        quietly "$example: cmake --build" cmake --build "$work/cmake/$example" &&
+        links "$work/cmake/$example/$example" $([ $example = plan ] && echo static || echo shared) &&
         quietly "$example: ctest" env CTEST_OUTPUT_ON_FAILURE=1 ctest --test-dir "$work/cmake/$example" || :
 done
+# A program that asks for both libraries, in the wrong order, has each object once.
+links "$work/plan.d/plan" static
+both() { # PROGRAM
+    ! $NM "$1" | grep -q ' T dp_' || [ ! -e "$libdir/libdualpipe.so" ] || complain "$1 holds objects that libdualpipe.so has"
+}
+quietly "dualplan and dualpipe by pkg-config" $CC ${CFLAGS-} $(pkg-config --cflags dualplan dualpipe) ${LDFLAGS-} -o "$work/both" \
+    "$doc/examples/plan/plan.c" $(pkg-config --libs dualplan dualpipe) && both "$work/both"
+if command -v cmake >/dev/null 2>&1; then
+    cp -R "$doc/examples/plan" "$work/both.d"
+    sed -i 's/^find_package(dualplan .*/&\nfind_package(dualpipe REQUIRED)/; s/dualplan::dualplan/& dualpipe::dualpipe/' "$work/both.d/CMakeLists.txt"
+    quietly "dualplan and dualpipe by cmake" env CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" cmake -S "$work/both.d" -B "$work/cmake/both" \
+        -DCMAKE_PREFIX_PATH="$libdir" && quietly "both: cmake --build" cmake --build "$work/cmake/both" && both "$work/cmake/both/plan"
+fi
 if command -v "${CXX:-no}" >/dev/null 2>&1 || command -v "${CXX##* }" >/dev/null 2>&1; then
     mkdir "$work/cxx"
     quietly "C++: the attention template" \

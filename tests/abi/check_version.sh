@@ -17,13 +17,16 @@ says DP_VERSION_NUMBER "^#define DP_VERSION_NUMBER $number " include/dualpipe/st
 says "the Python package" "^version = \"$version\"\$" python/pyproject.toml
 says "the first heading" "^## $version \\(" CHANGELOG.md
 says pkg-config "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe.pc"
+says "pkg-config of dualplan" "^Version: $version\$" "$DP_TEST_BUILDDIR/dualplan.pc"
 says "pkg-config of the suites" "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe-conform.pc"
-says CMake "\"$version\"" "$DP_TEST_BUILDDIR/dualpipe-config-version.cmake"
+for package in dualpipe dualplan; do
+    says "CMake of $package" "\"$version\"" "$DP_TEST_BUILDDIR/$package-config-version.cmake"
+done
 "$DP_TEST_BUILDDIR/dualpipe" --version >"${TMPDIR:-/tmp}/dualpipe-version-$$"
 says "dualpipe --version" "$version" "${TMPDIR:-/tmp}/dualpipe-version-$$"
 rm -f "${TMPDIR:-/tmp}/dualpipe-version-$$"
 for example in examples/*/CMakeLists.txt; do
-    says "an example of CMake" "find_package\(dualpipe ${version%.*} " "$example"
+    says "an example of CMake" "find_package\((dualpipe|dualplan) ${version%.*} " "$example"
 done
 for plugin in $(grep -l 'DP_PLUGIN_DEFINE' plugins/*/*.c apps/*/*.c apps/*/*/*.c 2>/dev/null); do
     says "a plugin" '\.version = DP_VERSION,' "$plugin"

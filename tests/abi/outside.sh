@@ -2,14 +2,8 @@
 # SPDX-License-Identifier: MIT
 # outside.sh: what the scripts share that stand where an outsider stands; they read it with ".".
 
-: "${CC:=cc}"
+. "$DP_TEST_SRCDIR/tests/abi/say.sh"
 train_moe=$DP_TEST_BUILDDIR/apps/train_moe/train_moe
-scale=${DUALPIPE_TIMEOUT_SCALE:-1}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-umask 022
-failures=0
-flags="-O1 -Wall -Wextra -Werror ${CFLAGS-}" # CFLAGS: what sanitizers need
 
 for plugin in attention_cpu moe_cpu comm_shm device_cpu; do
     if [ ! -f "$DP_TEST_BUILDDIR/.libs/dp_$plugin.so" ]; then
@@ -18,21 +12,6 @@ for plugin in attention_cpu moe_cpu comm_shm device_cpu; do
     fi
 done
 
-complain() {
-    echo "FAILED: $*"
-    tail -n 20 "$work/log" 2>/dev/null | cut -c 1-300 | sed 's/^/    /'
-    failures=$((failures + 1))
-}
-quietly() { # WHAT COMMAND...: its output only when it fails
-    what=$1
-    shift
-    if "$@" >"$work/log" 2>&1 </dev/null; then
-        echo "ok: $what"
-    else
-        complain "$what: exit status $?"
-        return 1
-    fi
-}
 # Numbers in two files that differ by rounding at most: what two plugins with one formula in other orders give.
 close_enough() { # FILE FILE
     if [ ! -x "$work/close" ]; then
@@ -61,8 +40,4 @@ C
         $CC ${CFLAGS-} ${LDFLAGS-} -o "$work/close" "$work/close.c" -lm
     fi
     "$work/close" "$1" "$2"
-}
-finish() {
-    echo "$failures failures"
-    [ "$failures" -eq 0 ]
 }

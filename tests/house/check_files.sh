@@ -22,6 +22,6 @@ awk 'FNR == NR { named[$0] = 1; next }
         while (!found && sub(/\/[^\/]*$/, "", folder))
             found = folder in named
         if (!found) print
-    }' "$work/named" "$work/files" | grep -v -x -E '(Makefile\.am|configure\.ac|dualpipe(-conform)?\.pc\.in)' >"$work/lost" || exit 0 # those are automake's
+    }' "$work/named" "$work/files" | grep -v -x -E '(Makefile\.am|configure\.ac|(dualpipe(-conform)?|dualplan)\.pc\.in)' >"$work/lost" || exit 0 # those are automake's
 sed 's/$/: is in no Makefile.inc/' "$work/lost"
 exit 1

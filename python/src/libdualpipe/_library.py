@@ -8,7 +8,7 @@ from pathlib import Path
 _OVERFLOW, _NOMEM = -16, -2
 IO = -8
 
-lib = c.CDLL(os.environ.get("DUALPIPE_LIBRARY") or str(Path(__file__).with_name("libdualpipe.so")))
+lib = c.CDLL(os.environ.get("DUALPIPE_LIBRARY") or str(Path(__file__).with_name("libdualplan.so")))
 lib.dp_last_error.restype = c.c_char_p
 lib.dp_version.restype = c.c_char_p
 
