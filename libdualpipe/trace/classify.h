@@ -22,20 +22,32 @@ typedef enum dp__trace_source {
     DP__TRACE_LANE_RANGE /* an annotation on a stream */
 } dp__trace_source_t;
 
-/* By the event's "cat": those of PyTorch's profiler, old and new, and of
- * dp_timeline_write_chrome(). */
-dp__trace_source_t dp__trace_source_of(const char *category);
+/* By the event's "cat": those of PyTorch's profiler, old and new, of MTIA, and of
+ * dp_timeline_write_chrome(). devices: more categories of records of a device; NULL: no more. */
+dp__trace_source_t dp__trace_source_of(const char *category, const regex_t *devices);
 
-/* By name: NCCL, RCCL, MSCCL, DeepEP (published and in-house names), NVSHMEM, symmetric memory,
- * copies between devices. comm: more communication; NULL: no more. */
+/* What a process is, whose events have no category. */
+typedef enum dp__trace_machine {
+    DP__TRACE_UNNAMED,     /* not known yet */
+    DP__TRACE_HOST,        /* no device */
+    DP__TRACE_ASCEND,      /* streams of an NPU */
+    DP__TRACE_ASCEND_COMM, /* its collectives, by communicator, and their parts */
+    DP__TRACE_XLA_GPU      /* streams of a GPU, and lines derived from them */
+} dp__trace_machine_t;
+/* By the process's name: torch_npu's and msprof's, XLA's. */
+dp__trace_machine_t dp__trace_machine_of(const char *process);
+/* Are the events of this thread records of a device? */
+bool dp__trace_machine_counts(dp__trace_machine_t machine, const char *thread);
+
+/* By name: comm_names in classify.c, and waits for events. comm: more communication; NULL: no
+ * more. */
 dp__trace_class_t dp__trace_class_of(const char *name, const regex_t *comm);
+/* A kernel of no known library, but named as libraries name communication. */
+bool dp__trace_resembles_comm(const char *name);
 /* By category, of a span of ours: its class, lane and kind. */
 dp__trace_class_t dp__trace_lane_class(const char *category, uint8_t *lane_out, uint8_t *kind_out);
 /* "attention F 3": dp_op_kind_t of the last word but one. */
 uint8_t dp__trace_pass_of(const char *name);
-
-/* The rules, for --help and documents: NULL behind the last. */
-const char *const *dp__trace_comm_names(void);
 
 /* DP_ERR_INVALID: not an extended regular expression. Free with regfree(). */
 dp_status_t dp__trace_regex(const char *text, regex_t *regex_out);

@@ -573,9 +573,10 @@ bool dp__trace_json_integer(const char *text, int64_t *value_out)
 
 static bool from_double(const char *text, int64_t *ns_out)
 {
-    double ns = strtod(text, NULL) * 1e3;
+    char *end;
+    double ns = strtod(text, &end) * 1e3;
 
-    if (!(fabs(ns) < (double)DP__JSON_MOST_NS))
+    if (end == text || *end != 0 || !(fabs(ns) < (double)DP__JSON_MOST_NS))
         return false;
     *ns_out = llround(ns);
     return true;
@@ -589,6 +590,8 @@ bool dp__trace_json_nanoseconds(const char *text, int64_t *ns_out)
 
     if (strpbrk(text, "eE") != NULL)
         return from_double(text, ns_out);
+    if (strpbrk(text, "0123456789") == NULL)
+        return false;
     for (; *at != 0; at++) {
         if (*at == '.' && decimals < 0) {
             decimals = 0;

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/sized.h"
+#include "trace/doubts.h"
 
 /* ---- intervals ---- */
 
@@ -201,6 +202,24 @@ void dp__trace_overlap_clear(dp__trace_overlap_figures_t *figures)
     dp__free(figures->grids);
 }
 
+static dp_status_t take_doubts(const dp_trace_t *trace, const dp__trace_rank_t *rank, dp_trace_overlap_t *overlap)
+{
+    dp__trace_likely_t *likely;
+    size_t count, stray;
+    dp_status_t status = dp__trace_likely_names(trace, rank->first, rank->end, &likely, &count);
+
+    overlap->likely = overlap->likely_time = 0;
+    for (size_t k = 0; k < count; k++) {
+        overlap->likely += (int64_t)likely[k].kernels;
+        add_time(&overlap->likely_time, likely[k].time);
+    }
+    overlap->likely_name = count > 0 ? dp__trace_name(trace, likely[0].name) : NULL;
+    overlap->strays = (int64_t)dp__trace_strays(trace, rank, &stray);
+    overlap->stray_name = overlap->strays > 0 ? dp__trace_name(trace, trace->records[stray].name) : NULL;
+    dp__free(likely);
+    return status;
+}
+
 dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_overlap_t *overlap_out)
 {
     dp__trace_overlap_figures_t figures;
@@ -223,6 +242,7 @@ dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_over
         overlap_out->gaps = (int64_t)figures.nexposed;
         overlap_out->computation_sms = figures.sm_share[DP__TRACE_COMPUTE];
         overlap_out->communication_sms = figures.sm_share[DP__TRACE_COMM];
+        status = take_doubts(trace, &trace->ranks[row], overlap_out);
     }
     dp__trace_overlap_clear(&figures);
     return status;

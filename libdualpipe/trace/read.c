@@ -112,12 +112,6 @@ static dp_status_t read_args(reading_t *reading, const dp__trace_json_token_t *o
 
 /* ---- events ---- */
 
-static dp_status_t wrong_time(const dp__trace_json_token_t *token, const char *key)
-{
-    return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": \"%s\" is \"%.40s\": a number of microseconds is required",
-                   token->offset, key, token->text);
-}
-
 /* Its bytes, once it has been read. */
 static dp__trace_place_t place_of(const reading_t *reading, const dp__trace_json_token_t *token)
 {
@@ -152,10 +146,10 @@ static dp_status_t take_field(reading_t *reading, const char *key, const dp__tra
     } else if (strcmp(key, "ts") == 0) {
         event->start_place = place_of(reading, token);
         event->has_start = dp__trace_json_nanoseconds(token->text, &event->start_ns);
-        return event->has_start ? DP_OK : wrong_time(token, key);
+        event->broken = event->has_start ? event->broken : "\"ts\" is no number of microseconds";
     } else if (strcmp(key, "dur") == 0) {
         event->has_length = dp__trace_json_nanoseconds(token->text, &event->length_ns);
-        return event->has_length ? DP_OK : wrong_time(token, key);
+        event->broken = event->has_length ? event->broken : "\"dur\" is no number of microseconds";
     }
     return DP_OK;
 }
@@ -175,8 +169,7 @@ static dp_status_t give_event(reading_t *reading)
     dp_status_t status = DP_OK;
 
     if (event->has_length && (event->length_ns < 0 || event->start_ns > DP__JSON_MOST_NS - event->length_ns))
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": an event that ends before it begins, or never",
-                       event->offset);
+        event->broken = "it ends before it begins, or never";
     if (reading->keep)
         status = dp__trace_json_kept(reading->json, &event->kept, &event->kept_bytes);
     reading->head->events++;
@@ -219,6 +212,16 @@ static dp_status_t read_events(reading_t *reading, const dp__trace_json_token_t 
             break;
     }
     return status;
+}
+
+void dp__trace_note_broken(dp__trace_head_t *head, const dp__trace_event_t *event, bool kept)
+{
+    if (head->broken == 0 || (kept && head->broken_kept == 0)) {
+        head->broken_at = event->offset;
+        head->broken_why = event->broken;
+    }
+    head->broken++;
+    head->broken_kept += kept;
 }
 
 /* ---- around them ---- */

@@ -35,6 +35,7 @@ typedef struct dp__trace_event {
     uint64_t offset; /* of its first byte in the file */
     char phase;      /* 'X', 'M', ...; 0: none */
     bool pid_is_text, id_is_text, has_start, has_length;
+    const char *broken; /* why its times cannot be; NULL: they can */
     int64_t start_ns, length_ns;
     int64_t stream, correlation;        /* args of a kernel; -1: not there */
     uint64_t blocks;                    /* product of args.grid; 0: not there */
@@ -55,10 +56,17 @@ typedef struct dp__trace_head {
     int64_t base_ns;          /* baseTimeNanoseconds: what times count from; 0: not there */
     uint64_t events, bytes;
     bool unclosed; /* the array of events ended with the file */
+    /* events whose times cannot be, and what is wrong with the first; kept: of a device, or
+     * annotations. dp__trace_note_broken() counts them */
+    uint64_t broken, broken_kept, broken_at;
+    const char *broken_why;
 } dp__trace_head_t;
 
 /* A failure ends the reading and is returned. */
 typedef dp_status_t (*dp__trace_event_fn)(void *user, const dp__trace_event_t *event);
+
+/* An event that its reader left out. The first one that would have been kept is the one named. */
+void dp__trace_note_broken(dp__trace_head_t *head, const dp__trace_event_t *event, bool kept);
 
 /* Reads all; messages begin with the byte. DP_ERR_REJECTED: no trace. keep: keep event texts. */
 dp_status_t dp__trace_read(dp_read_fn read, void *source, bool keep, dp__trace_event_fn on_event, void *user,

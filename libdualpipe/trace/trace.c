@@ -17,7 +17,7 @@
 
 typedef struct collecting {
     dp_trace_t *trace;
-    const regex_t *comm; /* NULL: no more communication */
+    const regex_t *comm, *devices; /* NULL: no more of them */
 } collecting_t;
 
 const char *dp__trace_name(const dp_trace_t *trace, uint32_t name)
@@ -28,6 +28,11 @@ const char *dp__trace_name(const dp_trace_t *trace, uint32_t name)
 size_t dp__trace_names(const dp_trace_t *trace)
 {
     return trace->store->names.count;
+}
+
+bool dp__trace_likely(const dp_trace_t *trace, uint32_t name)
+{
+    return trace->store->infos[name].likely;
 }
 
 uint32_t dp__trace_group(const dp_trace_t *trace, const dp__trace_record_t *record)
@@ -52,7 +57,7 @@ static dp_status_t add_name(dp_trace_t *trace, const char *name, uint32_t *numbe
     status = dp__trace_grow(&store->budget, &infos, &store->infos_room, before, sizeof(*store->infos));
     store->infos = infos;
     if (status == DP_OK)
-        store->infos[before] = (dp__trace_name_info_t){CLASS_UNKNOWN, DP__TRACE_NONE};
+        store->infos[before] = (dp__trace_name_info_t){.class = CLASS_UNKNOWN, .stem = DP__TRACE_NONE};
     return status;
 }
 
@@ -114,8 +119,10 @@ static dp__trace_class_t class_of(const collecting_t *collecting, uint32_t name,
 {
     dp__trace_name_info_t *info = &collecting->trace->store->infos[name];
 
-    if (info->class == CLASS_UNKNOWN)
+    if (info->class == CLASS_UNKNOWN) {
         info->class = (uint8_t)dp__trace_class_of(text, collecting->comm);
+        info->likely = info->class == DP__TRACE_COMPUTE && dp__trace_resembles_comm(text);
+    }
     return (dp__trace_class_t)info->class;
 }
 
@@ -156,11 +163,11 @@ static dp_status_t add_detail(dp_trace_t *trace, const dp__trace_event_t *event,
     return DP_OK;
 }
 
-static dp_status_t add_record(const collecting_t *collecting, const dp__trace_event_t *event, bool lane)
+static dp_status_t add_record(const collecting_t *collecting, const dp__trace_event_t *event, bool lane, bool bare)
 {
     dp_trace_t *trace = collecting->trace;
     dp__trace_store_t *store = trace->store;
-    dp__trace_record_t record = {.range = DP__TRACE_NONE, .detail = DP__TRACE_NONE};
+    dp__trace_record_t record = {.range = DP__TRACE_NONE, .detail = DP__TRACE_NONE, .bare = bare};
     void *records = trace->records;
     dp_status_t status = find_stream(trace, event, &record.stream);
 
@@ -183,7 +190,6 @@ static dp_status_t add_record(const collecting_t *collecting, const dp__trace_ev
     if (event->correlation > 0 && event->correlation < DP__TRACE_NONE)
         record.range = (uint32_t)event->correlation; /* until dp__trace_resolve() */
     trace->streams[record.stream].number = event->stream;
-    store->processes[trace->streams[record.stream].process].has_device = true;
     trace->records[trace->nrecords++] = record;
     return DP_OK;
 }
@@ -223,6 +229,13 @@ static dp_status_t add_launch(dp_trace_t *trace, const dp__trace_event_t *event)
     return status;
 }
 
+static void name_process(dp__trace_process_t *process, const char *label)
+{
+    process->rank = rank_in(label);
+    process->machine = (uint8_t)dp__trace_machine_of(label);
+    snprintf(process->label, sizeof(process->label), "%s", label);
+}
+
 static dp_status_t take_metadata(dp_trace_t *trace, const dp__trace_event_t *event)
 {
     uint32_t number;
@@ -231,7 +244,7 @@ static dp_status_t take_metadata(dp_trace_t *trace, const dp__trace_event_t *eve
     if (strcmp(event->name, "process_name") == 0) {
         status = find_process(trace, event, &number);
         if (status == DP_OK)
-            trace->store->processes[number].rank = rank_in(event->label);
+            name_process(&trace->store->processes[number], event->label);
     } else if (strcmp(event->name, "thread_name") == 0 && event->label[0] != 0) {
         status = find_stream(trace, event, &number);
         if (status == DP_OK)
@@ -240,6 +253,21 @@ static dp_status_t take_metadata(dp_trace_t *trace, const dp__trace_event_t *eve
     return status;
 }
 
+/* Without a category. Names of processes and threads may come after their events. */
+static dp_status_t take_bare(const collecting_t *collecting, const dp__trace_event_t *event)
+{
+    dp_trace_t *trace = collecting->trace;
+    uint32_t process;
+    dp_status_t status = find_process(trace, event, &process);
+
+    if (status != DP_OK)
+        return status;
+    if (trace->store->processes[process].machine == DP__TRACE_HOST && collecting->devices == NULL)
+        return DP_OK;
+    return add_record(collecting, event, false, true);
+}
+
+/* Of a launch the start alone is used. What nobody looks at is not judged either. */
 static dp_status_t take_event(void *user, const dp__trace_event_t *event)
 {
     const collecting_t *collecting = user;
@@ -247,32 +275,43 @@ static dp_status_t take_event(void *user, const dp__trace_event_t *event)
 
     if (event->phase == 'M')
         return take_metadata(collecting->trace, event);
-    if (event->phase != 'X' || !event->has_start)
+    source = event->phase == 'X' ? dp__trace_source_of(event->category, collecting->devices) : DP__TRACE_OTHER;
+    if (event->phase == 'X' && event->has_start && source == DP__TRACE_OTHER && event->correlation > 0 &&
+        event->correlation < DP__TRACE_NONE)
+        return add_launch(collecting->trace, event);
+    if (event->broken != NULL)
+        dp__trace_note_broken(&collecting->trace->head, event, source != DP__TRACE_OTHER);
+    if (event->broken != NULL || event->phase != 'X' || !event->has_start)
         return DP_OK;
-    source = dp__trace_source_of(event->category);
     if (source == DP__TRACE_DEVICE || source == DP__TRACE_LANE)
-        return add_record(collecting, event, source == DP__TRACE_LANE);
+        return add_record(collecting, event, source == DP__TRACE_LANE, false);
     if (source == DP__TRACE_RANGE || source == DP__TRACE_LANE_RANGE)
         return add_range(collecting->trace, event, source == DP__TRACE_LANE_RANGE);
-    if (event->correlation > 0 && event->correlation < DP__TRACE_NONE)
-        return add_launch(collecting->trace, event);
-    return DP_OK;
+    return event->category[0] == 0 && event->has_length ? take_bare(collecting, event) : DP_OK;
 }
 
 /* ---- the whole ---- */
 
-/* Puts together what was read. */
-static dp_status_t finish_trace(dp_trace_t *trace, bool annotations)
+static dp_status_t no_device(const dp_trace_t *trace)
 {
+    char broken[96] = "";
+
+    if (trace->head.broken > 0)
+        snprintf(broken, sizeof(broken), "; %llu left out, byte %llu: %s", (unsigned long long)trace->head.broken,
+                 (unsigned long long)trace->head.broken_at, trace->head.broken_why);
+    return dp_fail(DP_ERR_REJECTED,
+                   "%llu events, and none is a record of a device: neither kernel, gpu_memcpy, ... nor of a process of "
+                   "Ascend or XLA, nor a span of ours (--device adds more)%s",
+                   (unsigned long long)trace->head.events, broken);
+}
+
+/* Puts together what was read. */
+static dp_status_t finish_trace(dp_trace_t *trace, bool annotations, const regex_t *devices)
+{
+    dp__trace_keep_devices(trace, devices);
     if (trace->nrecords > 0)
         return dp__trace_resolve(trace);
-    if (annotations && trace->nranges > 0)
-        return DP_OK;
-    return dp_fail(DP_ERR_REJECTED,
-                   "%llu events, and none is a record of a device: categories kernel, gpu_memcpy, gpu_memset "
-                   "of a profiler "
-                   "that recorded CUDA, or compute, all-to-all, ... of a timeline of ours are looked for",
-                   (unsigned long long)trace->head.events);
+    return annotations && trace->nranges > 0 ? DP_OK : no_device(trace);
 }
 
 static dp_trace_t *open_trace(uint64_t most_bytes)
@@ -289,10 +328,32 @@ static dp_trace_t *open_trace(uint64_t most_bytes)
     return trace;
 }
 
-static dp_status_t read_trace(dp_read_fn read, void *user, const dp_trace_options_t *options, const regex_t *comm,
-                              dp_trace_t **trace_out)
+/* An expression that may not be there. */
+typedef struct pattern {
+    regex_t regex;
+    bool given;
+} pattern_t;
+
+static dp_status_t open_pattern(const char *text, pattern_t *pattern)
 {
-    collecting_t collecting = {open_trace(options->most_bytes), comm};
+    dp_status_t status = text != NULL ? dp__trace_regex(text, &pattern->regex) : DP_OK;
+
+    pattern->given = text != NULL && status == DP_OK;
+    return status;
+}
+
+static void close_pattern(pattern_t *pattern)
+{
+    if (pattern->given)
+        regfree(&pattern->regex);
+}
+
+static dp_status_t read_trace(dp_read_fn read, void *user, const dp_trace_options_t *options, const pattern_t *comm,
+                              const pattern_t *devices, dp_trace_t **trace_out)
+{
+    collecting_t collecting = {.trace = open_trace(options->most_bytes),
+                               .comm = comm->given ? &comm->regex : NULL,
+                               .devices = devices->given ? &devices->regex : NULL};
     dp_trace_t *trace = collecting.trace;
     dp_status_t status;
 
@@ -300,7 +361,7 @@ static dp_status_t read_trace(dp_read_fn read, void *user, const dp_trace_option
         return dp_fail(DP_ERR_NOMEM, "no memory to read a trace");
     status = dp__trace_read(read, user, false, take_event, &collecting, &trace->head);
     if (status == DP_OK)
-        status = finish_trace(trace, options->annotations != 0);
+        status = finish_trace(trace, options->annotations != 0, collecting.devices);
     if (status == DP_OK)
         *trace_out = trace;
     else
@@ -311,7 +372,7 @@ static dp_status_t read_trace(dp_read_fn read, void *user, const dp_trace_option
 dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t *options, dp_trace_t **trace_out)
 {
     dp_trace_options_t own = {.struct_size = sizeof(own)};
-    regex_t comm;
+    pattern_t comm, devices = {.given = false};
     dp_status_t status;
 
     if (read == NULL || trace_out == NULL)
@@ -319,14 +380,13 @@ dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t 
     *trace_out = NULL;
     if (options != NULL)
         DO(dp__take("dp_trace_read: options", dp_trace_options_t, DP_TRACE_OPTIONS_MIN, &own, options));
-    options = &own;
-    if (options->communication == NULL)
-        return read_trace(read, user, options, NULL, trace_out);
-    status = dp__trace_regex(options->communication, &comm);
-    if (status != DP_OK)
-        return status;
-    status = read_trace(read, user, options, &comm, trace_out);
-    regfree(&comm);
+    status = open_pattern(own.communication, &comm);
+    if (status == DP_OK)
+        status = open_pattern(own.devices, &devices);
+    if (status == DP_OK)
+        status = read_trace(read, user, &own, &comm, &devices, trace_out);
+    close_pattern(&comm);
+    close_pattern(&devices);
     return status;
 }
 
@@ -366,5 +426,7 @@ dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out)
     about_out->records = (int64_t)trace->nrecords;
     about_out->sms = trace->head.sms;
     about_out->cut_off = trace->head.unclosed;
+    about_out->broken = (int64_t)trace->head.broken;
+    about_out->broken_records = (int64_t)trace->head.broken_kept;
     return DP_OK;
 }

@@ -22,6 +22,7 @@ typedef struct dp__trace_record {
     uint32_t blocks; /* of its grid; 0: not known */
     uint32_t detail; /* of ours: in dp_trace_t.details; DP__TRACE_NONE */
     uint8_t class;   /* dp__trace_class_t */
+    bool bare;       /* has no category: until dp__trace_keep_devices() */
 } dp__trace_record_t;
 
 /* What a span of ours says of itself. */
@@ -43,6 +44,7 @@ typedef struct dp__trace_stream {
     uint32_t process, rank; /* rank: index, DP__TRACE_NONE for a thread of the host */
     uint64_t key;           /* hash of process and thread */
     int64_t number;         /* CUDA's number of the stream; -1: has none */
+    bool counts;            /* its records without a category are of a device */
     char label[DP__TRACE_ID_BYTES];
 } dp__trace_stream_t;
 
@@ -75,6 +77,8 @@ struct dp_trace {
 /* Names are numbered from 0. */
 size_t dp__trace_names(const dp_trace_t *trace);
 const char *dp__trace_name(const dp_trace_t *trace, uint32_t name);
+/* A kernel of this name is counted as computation, and named like communication. */
+bool dp__trace_likely(const dp_trace_t *trace, uint32_t name);
 /* What a record counts as in a table by annotation: its range's name; of ours, its name without the
  * micro-batch. DP__TRACE_NONE: neither. */
 uint32_t dp__trace_group(const dp_trace_t *trace, const dp__trace_record_t *record);

@@ -97,6 +97,77 @@ if grep -q 'define HAVE_CAIRO 1' "$DP_TEST_BUILDDIR/config.h"; then
     [ "$(wc -c <picture.svg)" -lt 1000000 ] || fail "the picture has every box in it"
 fi
 
+# ---- what figures leave open is said ----
+! grep -E '^(left out|counted as compute)|records? at time 0' plain || fail "there is nothing to say of the training profile"
+# DeepSeek's kernels under the names of a library that is known, and of one that is not.
+sed 's/dpsk::ep::/uccl::/g' profile.json >uccl.json
+expect 0 overlap uccl.json
+require out '^rank 0  *129,012  *96.38 %  *113,440  *96.32 %'
+sed 's/dpsk::ep::/acme::/g' profile.json >acme.json
+expect 0 overlap acme.json
+require out '^rank 0  *129,012  *99\.61 %  *0 '
+require out '^counted as compute, named like communication: 24 kernels, [0-9,]* us; --comm NAME adds them$'
+require out '^  *[0-9,]* us  *8  acme::internode::combine$'
+expect 0 overlap acme.json --comm 'acme::internode' --comm 'acme::cuda'
+require out '^rank 0  *129,012  *96.38 %  *113,440  *96.32 %'
+! grep 'named like communication' out || fail "communication that is known is said to be none"
+expect 0 overlap acme.json --format json
+require out '"like_communication":\[$'
+require out '{"name":"void acme::internode::combine<.*","kernels":8,"time":[0-9.]*}'
+expect 0 view acme.json --output acme.html
+require err '^dualpipe trace: acme.json: counted as compute, named like communication: 24 kernels, '
+require acme.html '"notes":\["counted as compute, named like communication: 24 kernels, '
+if grep -q 'define HAVE_CAIRO 1' "$DP_TEST_BUILDDIR/config.h"; then
+    expect 0 overlap acme.json --format svg --output acme.svg
+    require err 'named like communication: 24 kernels, '
+fi
+# Events with impossible times: what nobody looks at, then a kernel.
+sed 's/"traceEvents": \[/&{"ph":"X","cat":"cpu_op","name":"aten::add","pid":1,"tid":1,"ts":5,"dur":-3},{"ph":"i","name":"mark","pid":1,"ts":"now"},{"ph":"C","name":"mem","pid":1,"ts":9223372036854775807},/' profile.json >host.json
+expect 0 overlap host.json
+require out '^host.json: 14243 events, 983 records'
+require out '^rank 0  *129,012  *96.38 %  *113,440  *96.32 %'
+require out '^left out: 3 events with impossible times, none of a device or an annotation; byte [0-9]*: it ends before it begins, or never$'
+expect 0 merge host.json --output merged_host.json
+require merged_host.json '"ts":"now"'
+sed 's/"traceEvents": \[/&{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5,"dur":-5},/' profile.json >kernel.json
+expect 0 overlap kernel.json --format json
+require out '"events":14241,"broken":1,"broken_records":1,'
+expect 0 costs kernel.json --output kernel.txt
+require err '^dualpipe trace: kernel.json: left out: 1 event with impossible times, 1 of a device or an annotation; byte '
+sed 1d kernel.txt >a
+"$dualpipe" trace costs profile.json | sed 1d | cmp -s - a || fail "an event that is left out changes costs"
+# A record at time 0, decades before all others.
+sed 's/"traceEvents": \[/&{"ph":"X","cat":"kernel","name":"zero","pid":0,"tid":7,"ts":0,"dur":5,"args":{"stream":7}},/' profile.json >zero.json
+expect 0 overlap zero.json
+require out '^rank 0: 1 record at time 0 before all others, or longer than all others reach, such as zero at 0, 5 us; the figures count it$'
+# Devices of other profilers, and more by name.
+name() { # WHAT PID TID NAME
+    printf '{"ph":"M","name":"%s","pid":%d,"tid":%d,"args":{"name":"%s"}},\n' "$@"
+}
+bare() { # NAME PID TID TIME LENGTH
+    printf '{"ph":"X","name":"%s","pid":%d,"tid":%d,"ts":"%d.000","dur":%d},\n' "$@"
+}
+{
+    echo '['
+    bare MatMulV2 3 2 1000 100
+    bare hcom_allReduce__428_0_1 4 9 1050 100
+    bare Notify_Wait 4 10 1000 900
+    name process_name 3 0 'Ascend Hardware'
+    name process_name 4 0 Communication
+    name thread_name 4 9 'Group 0 Communication'
+    echo '{"ph":"M","name":"end","pid":3}]'
+} >npu.json
+expect 0 overlap npu.json
+require out '^device 3  *150  *66.67 %  *100  *50.00 %'
+expect 0 merge npu.json npu.json --output npus.json
+expect 0 overlap npus.json
+[ "$(grep -c '^rank [01]  *150  *66.67 %  *100  *50.00 %' out)" -eq 2 ] || fail "merged NPUs have other figures"
+echo '[{"ph":"X","cat":"hpu_op","name":"gemm","pid":1,"tid":9,"ts":5,"dur":50},{"ph":"X","cat":"odd_op","name":"nccl","pid":1,"tid":9,"ts":30,"dur":50}]' >hpu.json
+expect 20 overlap hpu.json
+require err '--device adds more'
+expect 0 overlap hpu.json --device hpu_op --device '^odd'
+require out '^device 1  *75  *66.67 %  *50  *50.00 %'
+
 # ---- costs ----
 expect 0 costs profile.json --output costs.txt
 require costs.txt '^LAYERS=4$'
@@ -200,6 +271,8 @@ expect 2 nothing profile.json
 expect 2 overlap
 expect 2 overlap profile.json other.json
 expect 2 overlap profile.json --comm '('
+expect 2 overlap profile.json --device '('
+expect 2 costs profile.json --comm acme
 expect 2 overlap profile.json --format html
 expect 2 overlap profile.json --gaps -1
 expect 2 overlap profile.json --align clock

@@ -10,6 +10,7 @@
 #include "tools/trace/trace_draw.h"
 #include "tools/trace/trace_file.h"
 #include "tools/trace/trace_merge.h"
+#include "tools/trace/trace_notes.h"
 #include "tools/trace/trace_print.h"
 #include "tools/trace/trace_view.h"
 
@@ -76,12 +77,28 @@ static int merge(const trace_args_t *args)
     return status == DP_OK ? CMD_OK : trace_failed(status);
 }
 
+/* Text and JSON have them. */
+static dp_status_t say_notes(const trace_args_t *args, const dp_trace_t *trace)
+{
+    bool names = args->action != TRACE_COSTS;
+    trace_notes_t notes;
+    dp_status_t status;
+
+    if (args->action == TRACE_OVERLAP && (args->format == FORMAT_TEXT || args->format == FORMAT_JSON))
+        return DP_OK;
+    status = trace_notes_of(trace, names, &notes);
+    for (size_t k = 0; k < notes.count; k++)
+        fprintf(stderr, "dualpipe trace: %s: %s\n", args->files[0], notes.lines[k]);
+    return status;
+}
+
 static int run_action(const trace_args_t *args)
 {
     const dp_trace_options_t options = {.struct_size = sizeof(options),
                                         .annotations = args->action == TRACE_COSTS,
-                                        .communication = args->comm,
-                                        .most_bytes = (uint64_t)args->memory_mib << 20};
+                                        .communication = args->comm.text,
+                                        .most_bytes = (uint64_t)args->memory_mib << 20,
+                                        .devices = args->devices.text};
     dp_trace_about_t about = {.struct_size = sizeof(about)};
     output_t output;
     dp_trace_t *trace;
@@ -92,6 +109,8 @@ static int run_action(const trace_args_t *args)
     if (status == DP_OK && about.cut_off)
         fprintf(stderr, "dualpipe trace: %s: the array of events is not closed: the trace may be cut off\n",
                 args->files[0]);
+    if (status == DP_OK)
+        status = say_notes(args, trace);
     if (status == DP_OK)
         status = output_open(&output, args->output);
     if (status == DP_OK)
@@ -109,5 +128,6 @@ int cmd_trace(int argc, char **argv)
 
     if (trace_args_parse(argc, argv, &args, &code))
         code = args.action == TRACE_MERGE ? merge(&args) : run_action(&args);
+    trace_args_clear(&args);
     return code;
 }

@@ -33,19 +33,35 @@ static int read_annotation(const command_t *command, const option_row_t *row, vo
     return CMD_OK;
 }
 
-static int read_comm(const command_t *command, const option_row_t *row, void *into, const char *text)
+/* Another one: "(a)|(b)". */
+static bool add_pattern(trace_pattern_t *pattern, const char *text)
 {
-    trace_args_t *args = into;
+    const char *before = pattern->text != NULL ? pattern->text : "";
+    size_t bytes = strlen(before) + strlen(text) + 4;
+    char *joined = malloc(bytes);
+
+    if (joined != NULL)
+        snprintf(joined, bytes, "%s%s(%s)", before, *before != 0 ? "|" : "", text);
+    free(pattern->text);
+    pattern->text = joined;
+    return joined != NULL;
+}
+
+static int read_pattern(const command_t *command, const option_row_t *row, void *into, const char *text)
+{
+    trace_pattern_t *pattern = (trace_pattern_t *)((char *)into + row->at);
     regex_t regex;
 
-    (void)row;
-    if (args->comm != NULL)
-        return command_usage(command, "--comm may be given once; join two with |");
     if (dp__trace_regex(text, &regex) != DP_OK)
-        return command_usage(command, "--comm: %s", dp_last_error());
+        return command_usage(command, "--%s: %s", row->name, dp_last_error());
     regfree(&regex);
-    args->comm = text;
-    return CMD_OK;
+    return add_pattern(pattern, text) ? CMD_OK : command_usage(command, "--%s: no memory", row->name);
+}
+
+void trace_args_clear(trace_args_t *args)
+{
+    free(args->comm.text);
+    free(args->devices.text);
 }
 
 /* ---- the command line ---- */
@@ -54,10 +70,19 @@ static const option_row_t trace_options[] = {
     {.name = "comm",
      .value = "REGEX",
      .kind = OPTION_READ,
-     .read = read_comm,
+     .at = offsetof(trace_args_t, comm),
+     .read = read_pattern,
+     .actions = "overlap view",
+     .help =
+         "kernels of this name are communication, besides those of the libraries that docs/traces.md lists and copies between devices; several may be given"},
+    {.name = "device",
+     .value = "REGEX",
+     .kind = OPTION_READ,
+     .at = offsetof(trace_args_t, devices),
+     .read = read_pattern,
      .actions = "overlap costs view",
      .help =
-         "kernels of this name are communication, besides those of NCCL, RCCL, DeepEP, NVSHMEM, symmetric memory and copies between devices"},
+         "events of this category, or without one and of this PROCESS/THREAD, are records of a device, besides those of PyTorch, Ascend and XLA on GPUs; several may be given"},
     {.name = "format",
      .value = "F",
      .kind = OPTION_READ,

@@ -13,6 +13,11 @@
 
 typedef enum trace_action { TRACE_OVERLAP, TRACE_COSTS, TRACE_MERGE, TRACE_VIEW } trace_action_t;
 
+/* Regular expressions, joined; NULL: none was given. */
+typedef struct trace_pattern {
+    char *text;
+} trace_pattern_t;
+
 typedef struct trace_args {
     trace_action_t action;
     char **files;
@@ -21,7 +26,7 @@ typedef struct trace_args {
     char page[4096];    /* view: output where none was given, beside the trace; else "" */
     format_t format;
     int32_t align;                                 /* 0: by clocks, 1: by first records */
-    const char *comm;                              /* --comm; NULL: not given */
+    trace_pattern_t comm, devices;                 /* --comm, --device */
     int32_t gaps, layers;                          /* layers 0: not given */
     int64_t memory_mib;                            /* 0: not given */
     const char *annotations[DP_TRACE_ANNOTATIONS]; /* --annotation */
@@ -30,8 +35,9 @@ typedef struct trace_args {
 
 extern const command_t command_trace;
 
-/* As args_parse(). */
+/* As args_parse(). Free with trace_args_clear(), after a failure too. */
 bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out);
+void trace_args_clear(trace_args_t *args);
 /* "dualpipe trace: ..." of dp_last_error() on stderr; the exit code. */
 int trace_failed(dp_status_t status);
 

@@ -4,6 +4,7 @@
  * streams, its longest gaps, its annotations. */
 #include "trace_detail.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -323,4 +324,21 @@ void trace_short_name(const char *name, char *text, size_t bytes)
             return;
         }
     }
+}
+
+char *trace_microseconds(int64_t ns, char text[32])
+{
+    char digits[32];
+    int64_t us = (ns < 0 ? ns - 500 : ns + 500) / 1000;
+    int n = snprintf(digits, sizeof(digits), "%" PRId64, us < 0 ? -us : us), used = 0;
+
+    if (us < 0)
+        text[used++] = '-';
+    for (int i = 0; i < n; i++) {
+        text[used++] = digits[i];
+        if (i + 1 < n && (n - 1 - i) % 3 == 0)
+            text[used++] = ',';
+    }
+    text[used] = 0;
+    return text;
 }

@@ -59,6 +59,9 @@ typedef struct trace_detail {
 dp_status_t trace_detail_measure(const dp_trace_t *trace, size_t most_gaps, trace_detail_t *detail);
 void trace_detail_clear(trace_detail_t *detail);
 
+/* "129,012": nanoseconds as whole microseconds. Returns text. */
+char *trace_microseconds(int64_t ns, char text[32]);
+
 /* "cutlass::device_kernel<dpsk::grouped_gemm::...::GemmKernel>" of a kernel's whole name. */
 void trace_short_name(const char *name, char *text, size_t bytes);
 

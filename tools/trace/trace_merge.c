@@ -76,7 +76,7 @@ static dp_status_t survey(void *user, const dp__trace_event_t *event)
 {
     merging_t *merging = user;
     part_t *part = merging->part;
-    dp__trace_source_t source = dp__trace_source_of(event->category);
+    dp__trace_source_t source = dp__trace_source_of(event->category, NULL);
     process_t *process;
     uint32_t number;
     dp_status_t status = find_process(merging, event->pid, &number);

@@ -7,28 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trace/doubts.h"
+#include "trace/table.h"
 #include "trace_findings.h"
+#include "trace_notes.h"
 
 #define MOST_GRIDS   6
 #define MOST_GROUPS  40
 #define MOST_COLUMNS 5 /* streams in the table by annotation */
-
-char *trace_microseconds(int64_t ns, char text[32])
-{
-    char digits[32];
-    int64_t us = (ns < 0 ? ns - 500 : ns + 500) / 1000;
-    int n = snprintf(digits, sizeof(digits), "%" PRId64, us < 0 ? -us : us), used = 0;
-
-    if (us < 0)
-        text[used++] = '-';
-    for (int i = 0; i < n; i++) {
-        text[used++] = digits[i];
-        if (i + 1 < n && (n - 1 - i) % 3 == 0)
-            text[used++] = ',';
-    }
-    text[used] = 0;
-    return text;
-}
 
 double trace_percent(int64_t part, int64_t whole)
 {
@@ -272,6 +258,16 @@ static void put_summary(FILE *to, const trace_detail_t *overlap)
     }
 }
 
+static dp_status_t put_notes(FILE *to, const dp_trace_t *trace)
+{
+    trace_notes_t notes;
+    dp_status_t status = trace_notes_of(trace, true, &notes);
+
+    for (size_t k = 0; k < notes.count; k++)
+        fprintf(to, "%s%s\n", k == 0 ? "\n" : "", notes.lines[k]);
+    return status;
+}
+
 dp_status_t trace_print_text(const trace_detail_t *overlap, const char *path, output_t *output)
 {
     const dp_trace_t *trace = overlap->trace;
@@ -288,7 +284,7 @@ dp_status_t trace_print_text(const trace_detail_t *overlap, const char *path, ou
         put_groups(to, trace, &overlap->ranks[r]);
     }
     put_summary(to, overlap);
-    return DP_OK;
+    return put_notes(to, trace);
 }
 
 /* ---- JSON ---- */
@@ -417,8 +413,29 @@ static void json_findings(FILE *to, const dp_trace_t *trace, const trace_detail_
     fputs(",\n   ", to);
 }
 
-static void json_rank(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
+static dp_status_t json_doubts(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
 {
+    dp__trace_likely_t *likely;
+    size_t count, stray, strays = dp__trace_strays(trace, rank->rank, &stray);
+    dp_status_t status = dp__trace_likely_names(trace, rank->rank->first, rank->rank->end, &likely, &count);
+
+    fprintf(to, "\"strays\":%zu,\"like_communication\":[", strays);
+    for (size_t k = 0; k < count; k++) {
+        fputs(k > 0 ? ",\n    {" : "\n    {", to);
+        put_name(to, "name", dp__trace_name(trace, likely[k].name));
+        fprintf(to, ",\"kernels\":%zu,", likely[k].kernels);
+        put_time(to, "time", likely[k].time);
+        fputc('}', to);
+    }
+    fputs("],\n   ", to);
+    dp__trace_release(likely);
+    return status;
+}
+
+static dp_status_t json_rank(FILE *to, const dp_trace_t *trace, const trace_detail_rank_t *rank)
+{
+    dp_status_t status;
+
     fputs("\n  {", to);
     put_name(to, "name", rank->rank->label);
     fputc(',', to);
@@ -438,24 +455,29 @@ static void json_rank(FILE *to, const dp_trace_t *trace, const trace_detail_rank
     json_gaps(to, trace, rank);
     json_grids(to, rank);
     json_findings(to, trace, rank);
+    status = json_doubts(to, trace, rank);
     json_groups(to, trace, rank);
     fputc('}', to);
+    return status;
 }
 
 dp_status_t trace_print_json(const trace_detail_t *overlap, const char *path, output_t *output)
 {
     const dp_trace_t *trace = overlap->trace;
     FILE *to = output->file;
+    dp_status_t status = DP_OK;
 
     fputc('{', to);
     put_name(to, "trace", path);
-    fprintf(to, ",\"events\":%" PRIu64 ",\"records\":%zu,\"sms\":", trace->head.events, trace->nrecords);
+    fprintf(to,
+            ",\"events\":%" PRIu64 ",\"broken\":%" PRIu64 ",\"broken_records\":%" PRIu64 ",\"records\":%zu,\"sms\":",
+            trace->head.events, trace->head.broken, trace->head.broken_kept, trace->nrecords);
     output_json_number(to, trace->head.sms > 0 ? (double)trace->head.sms : (double)__builtin_nan(""));
     fputs(",\"ranks\":[", to);
-    for (size_t r = 0; r < overlap->nranks; r++) {
+    for (size_t r = 0; r < overlap->nranks && status == DP_OK; r++) {
         fputs(r > 0 ? "," : "", to);
-        json_rank(to, trace, &overlap->ranks[r]);
+        status = json_rank(to, trace, &overlap->ranks[r]);
     }
     fputs("\n]}\n", to);
-    return DP_OK;
+    return status;
 }

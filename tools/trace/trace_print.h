@@ -12,8 +12,6 @@ dp_status_t trace_print_text(const trace_detail_t *overlap, const char *path, ou
 /* Times in microseconds, with nanoseconds as decimals. docs/traces.md lists the keys. */
 dp_status_t trace_print_json(const trace_detail_t *overlap, const char *path, output_t *output);
 
-/* "129,012": nanoseconds as whole microseconds. Returns text. */
-char *trace_microseconds(int64_t ns, char text[32]);
 /* part / whole in percent, 0 when there is no whole. */
 double trace_percent(int64_t part, int64_t whole);
 

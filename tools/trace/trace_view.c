@@ -11,6 +11,7 @@
 #include "trace/segment.h"
 #include "trace/table.h"
 #include "trace/timeline.h"
+#include "trace_notes.h"
 
 #define MOST_RECORDS (4u << 20)
 #define MARKER       "@DATA@"
@@ -331,11 +332,25 @@ static void put_steps(const writer_t *writer)
     fputs("],\n", writer->to);
 }
 
+static void put_notes(const writer_t *writer, const trace_notes_t *notes)
+{
+    fputs("\"notes\":[", writer->to);
+    for (size_t k = 0; k < notes->count; k++) {
+        fputs(k > 0 ? "," : "", writer->to);
+        output_script_string(writer->to, notes->lines[k]);
+    }
+    fputs("],\n", writer->to);
+}
+
 static dp_status_t put_data(writer_t *writer, const char *title)
 {
     const trace_detail_t *overlap = writer->overlap;
     int64_t end = 0;
-    dp_status_t status;
+    trace_notes_t notes;
+    dp_status_t status = trace_notes_of(writer->trace, true, &notes);
+
+    if (status != DP_OK)
+        return status;
 
     for (size_t r = 0; r < overlap->nranks; r++)
         end = overlap->ranks[r].figures.end > end ? overlap->ranks[r].figures.end : end;
@@ -343,6 +358,7 @@ static dp_status_t put_data(writer_t *writer, const char *title)
     output_script_string(writer->to, title);
     fprintf(writer->to, ",\"events\":%" PRIu64 ",\"records\":%zu,\"sms\":%" PRId64 ",\"span\":%" PRId64 ",\n",
             writer->trace->head.events, writer->trace->nrecords, writer->trace->head.sms, end);
+    put_notes(writer, &notes);
     put_steps(writer);
     number_names(writer);
     status = put_names(writer);

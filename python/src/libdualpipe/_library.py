@@ -123,18 +123,19 @@ class CSearchResult(Sized):
 
 class TraceOptions(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("annotations", c.c_int32), ("communication", c.c_char_p),
-                ("most_bytes", c.c_uint64)]
+                ("most_bytes", c.c_uint64), ("devices", c.c_char_p)]
 
 
 class TraceAbout(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("devices", c.c_int32), ("events", c.c_uint64), ("records", c.c_int64),
-                ("sms", c.c_int64), ("cut_off", c.c_int32)]
+                ("sms", c.c_int64), ("cut_off", c.c_int32), ("broken", c.c_int64), ("broken_records", c.c_int64)]
 
 
 class TraceOverlap(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("name", c.c_char_p)] + [
         (name, c.c_int64) for name in ("span", "computation", "communication", "hidden", "idle", "gaps")] + [
-        ("computation_sms", c.c_double), ("communication_sms", c.c_double)]
+        ("computation_sms", c.c_double), ("communication_sms", c.c_double), ("likely", c.c_int64), ("likely_time", c.c_int64),
+        ("likely_name", c.c_char_p), ("strays", c.c_int64), ("stray_name", c.c_char_p)]
 
 
 class TraceCosts(Sized):

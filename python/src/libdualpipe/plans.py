@@ -133,12 +133,26 @@ class Overlap(NamedTuple):
     idle: float  #: neither
     computation_sms: Optional[float]  #: mean part of the SMs that a grid covers, 0 to 1; None: not known
     communication_sms: Optional[float]
+    likely: int = 0  #: kernels that count as computation and are named like communication: `communication=` makes them that
+    likely_time: float = 0.0  #: the sum of their times
+    likely_name: Optional[str] = None  #: the name with the most of it
+    strays: int = 0  #: records at time 0 before all others, or longer than all others reach; all figures count them
+    broken: int = 0  #: of the whole trace: records of devices and annotations left out, for their times are impossible
 
 
-def trace_overlap(path: Union[str, "os.PathLike[str]"], communication: Optional[str] = None) -> List[Overlap]:
+def _pattern(given: Union[str, Sequence[str], None]) -> Optional[bytes]:
+    """Several regular expressions as one, which any of them matches."""
+    if given is None or isinstance(given, str):
+        return given.encode() if given is not None else None
+    return "|".join(f"({pattern})" for pattern in given).encode() or None
+
+
+def trace_overlap(path: Union[str, "os.PathLike[str]"], communication: Union[str, Sequence[str], None] = None,
+                  devices: Union[str, Sequence[str], None] = None) -> List[Overlap]:
     """How much communication ran behind computation, for each device of a Chrome trace (plain or gzip), as `dualpipe trace
-    overlap` counts it. communication: a regular expression for kernels that are communication, besides those known."""
-    with _trace(path, communication=communication.encode() if communication is not None else None) as trace:
+    overlap` counts it. communication: regular expressions for kernels that are communication, besides those known. devices: for
+    categories of records of a device, or "PROCESS/THREAD" of those without a category, besides those known."""
+    with _trace(path, communication=_pattern(communication), devices=_pattern(devices)) as trace:
         about = _c.TraceAbout()
         _c.call("dp_trace_about", trace, c.byref(about))
         found = []
@@ -147,7 +161,9 @@ def trace_overlap(path: Union[str, "os.PathLike[str]"], communication: Optional[
             _c.call("dp_trace_overlap", trace, row, c.byref(made))
             times = (getattr(made, name) / 1e6 for name in ("span", "computation", "communication", "hidden", "idle"))
             shares = (share if share >= 0.0 else None for share in (made.computation_sms, made.communication_sms))
-            found.append(Overlap(made.name.decode("utf-8", "replace"), *times, *shares))
+            likely = made.likely_name.decode("utf-8", "replace") if made.likely else None
+            found.append(Overlap(made.name.decode("utf-8", "replace"), *times, *shares, made.likely, made.likely_time / 1e6,
+                                 likely, made.strays, about.broken_records))
         return found
 
 

@@ -181,7 +181,12 @@ START_TEST(times_keep_their_nanoseconds)
                  {"1e300", false, 0},
                  {"NaN", false, 0},
                  {"-Infinity", false, 0},
-                 {"12a", false, 0}};
+                 {"12a", false, 0},
+                 {"", false, 0},
+                 {"-", false, 0},
+                 {".", false, 0},
+                 {"later", false, 0},
+                 {"1e3 us", false, 0}};
 
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         int64_t ns = 0;

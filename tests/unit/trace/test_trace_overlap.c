@@ -127,6 +127,8 @@ static dp_trace_t *load_text(const char *text)
     return trace;
 }
 
+static char said[256], stray[256]; /* names of the last overlap_of() */
+
 #define RANKS   2
 #define STREAMS 3
 #define TICKS   200
@@ -332,6 +334,20 @@ START_TEST(communication_is_known_by_name)
         "nvshmemi_transfer_barrier_kernel",
         "void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16>(c10::BFloat16**)",
         "Memcpy PtoP (Device -> Device)",
+        "void uccl::internode_ll::dispatch<true, false, 7168, false>(void*, void*, int*)",
+        "void hybrid_ep::dispatch_kernel<hybrid_ep::warp_group<4, 0>>(hybrid_ep::dispatch_kernel_param_t)",
+        "EpDispatchInterNodeV1KernelLowLatency_bf16",
+        "void mori::moe::EpCombineIntraNodeKernel<__hip_bfloat16>(mori::moe::EpDispatchCombineArgs<__hip_bfloat16>)",
+        "hcom_allReduce__428_0_1",
+        "oneccl_allreduce_pcie<half, Rt64_128_PCIE, RingTransmit>",
+        "void a2a_dispatch_send_kernel<true, 16, NotFixed>(unsigned long, unsigned long)",
+        "void tensorrt_llm::kernels::mnnvl_throughput::moeA2ADispatchKernel<8>(int const*)",
+        "exchangeSplitAndOffset(long*, int, int)",
+        "void multimem_all_gather_kernel<16>(char*, char*, unsigned long)",
+        "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>, __half>(__half const*)",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1, __nv_bfloat16, 8>()",
+        "void tensorrt_llm::kernels::oneShotAllReduceKernel<half, 8, true>(tensorrt_llm::kernels::AllReduceParams)",
+        "void aiter::cross_device_reduce_2stage<half, 8>(aiter::RankData*)",
         "my_ring_exchange"};
     static const char *const compute[] = {
         "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>(Params)", "Memset (Device)",
@@ -345,7 +361,266 @@ START_TEST(communication_is_known_by_name)
     for (size_t k = 0; k < sizeof(compute) / sizeof(compute[0]); k++)
         ck_assert_int_eq(dp__trace_class_of(compute[k], &regex), DP__TRACE_COMPUTE);
     ck_assert_int_eq(dp__trace_class_of("my_ring_exchange", NULL), DP__TRACE_COMPUTE);
+    ck_assert_int_eq(dp__trace_class_of("event_wait", NULL), DP__TRACE_WAIT);
+    ck_assert_int_eq(dp__trace_class_of("NOTIFY_WAIT_SQE", NULL), DP__TRACE_WAIT);
     regfree(&regex);
+}
+END_TEST
+
+START_TEST(names_of_unknown_libraries_resemble_communication)
+{
+    /* The first two are of pplx-kernels, which has them in no namespace. */
+    static const char *const like[] = {"void dispatchKernel<10u, true, false>(int*, unsigned long, std::byte*)",
+                                       "void combineKernel<10u, __nv_bfloat16>(int*)",
+                                       "MyAllReduceLL128",
+                                       "ring_all_gather",
+                                       "all2all_v<float>(float*)",
+                                       "void (anonymous namespace)::sendRecv(char*)"};
+    static const char *const unlike[] = {
+        "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128>, 4>(flash::Flash_fwd_params)",
+        "FlashAttnFwdCombine", "void at::native::elementwise_kernel<128, 2, dispatch_t<all_reduce>>(int)", "gemm", ""};
+
+    for (size_t k = 0; k < sizeof(like) / sizeof(like[0]); k++)
+        ck_assert_msg(dp__trace_resembles_comm(like[k]), "%s", like[k]);
+    for (size_t k = 0; k < sizeof(unlike) / sizeof(unlike[0]); k++)
+        ck_assert_msg(!dp__trace_resembles_comm(unlike[k]), "%s", unlike[k]);
+}
+END_TEST
+
+static dp_trace_overlap_t overlap_of(const char *text, const dp_trace_options_t *options, dp_trace_about_t *about)
+{
+    dp_trace_overlap_t overlap = {.struct_size = sizeof(overlap)};
+    trace_text_t from = trace_text_of(text);
+    dp_trace_t *trace;
+
+    ck_assert_msg(dp_trace_read(trace_text_read, &from, options, &trace) == DP_OK, "%s", dp_last_error());
+    ck_assert_int_eq(dp_trace_about(trace, about), DP_OK);
+    ck_assert_int_eq(dp_trace_overlap(trace, 0, &overlap), DP_OK);
+    snprintf(said, sizeof(said), "%s", overlap.likely_name != NULL ? overlap.likely_name : "");
+    snprintf(stray, sizeof(stray), "%s", overlap.stray_name != NULL ? overlap.stray_name : "");
+    dp_trace_free(trace);
+    return overlap;
+}
+
+#define KERNEL(name, tid, ts, dur)                                                                                     \
+    "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"" name "\",\"pid\":0,\"tid\":" #tid ",\"ts\":" #ts ",\"dur\":" #dur   \
+    "},"
+#define NO_KERNEL "{\"ph\":\"M\",\"name\":\"end\",\"pid\":0}]"
+
+START_TEST(computation_named_like_communication_is_counted)
+{
+    static const char text[] = "[" KERNEL("gemm", 7, 0, 100) KERNEL("dispatchKernel", 8, 50, 30)
+        KERNEL("combineKernel", 8, 90, 60) KERNEL("dispatchKernel", 8, 160, 40) NO_KERNEL;
+    dp_trace_options_t options = {.struct_size = sizeof(options)};
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+    dp_trace_overlap_t overlap = overlap_of(text, &options, &about);
+
+    ck_assert_int_eq(overlap.likely, 3);
+    ck_assert_int_eq(overlap.likely_time, 130000);
+    ck_assert_str_eq(said, "dispatchKernel");
+    ck_assert_int_eq(overlap.communication, 0);
+    options.communication = "^dispatch|^combine";
+    overlap = overlap_of(text, &options, &about);
+    ck_assert_int_eq(overlap.likely, 0);
+    ck_assert_int_eq(overlap.likely_time, 0);
+    ck_assert_ptr_null(overlap.likely_name);
+    ck_assert_int_eq(overlap.communication, 130000);
+    ck_assert_int_eq(overlap.hidden, 40000);
+}
+END_TEST
+
+START_TEST(events_with_impossible_times_are_left_out)
+{
+    /* What nobody looks at, one by one and together; then a kernel and an annotation as well. A
+     * launch needs no length. */
+    static const char *const others[] = {
+        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::add\",\"pid\":1,\"tid\":1,\"ts\":5,\"dur\":-3},",
+        "{\"ph\":\"i\",\"name\":\"mark\",\"pid\":1,\"tid\":0,\"ts\":\"now\"},",
+        "{\"ph\":\"C\",\"name\":\"mem\",\"pid\":1,\"tid\":0,\"ts\":9223372036854775807},",
+        "{\"ph\":\"X\",\"name\":\"f\",\"pid\":1,\"tid\":1,\"ts\":5,\"dur\":\"long\"},"};
+    static const char *const kept[] = {
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":300,\"dur\":-300},",
+        "{\"ph\":\"X\",\"cat\":\"gpu_memcpy\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":\"\",\"dur\":3},",
+        "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":9223372036854775,\"dur\":3},"};
+    static const char rest[] = KERNEL("a", 7, 0, 100) KERNEL("nccl", 7, 50, 100) NO_KERNEL;
+    char text[4096] = "[";
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+    dp_trace_overlap_t overlap;
+
+    for (size_t k = 0; k < 4; k++) {
+        char one[2048];
+
+        snprintf(one, sizeof(one), "[%s%s", others[k], rest);
+        overlap = overlap_of(one, NULL, &about);
+        ck_assert_int_eq(overlap.span, 150000);
+        ck_assert_int_eq(overlap.hidden, 50000);
+        ck_assert_int_eq(about.broken, 1);
+        ck_assert_int_eq(about.broken_records, 0);
+        strcat(text, others[k]);
+    }
+    for (size_t k = 0; k < 3; k++)
+        strcat(text, kept[k]);
+    strcat(text, rest);
+    overlap = overlap_of(text, NULL, &about);
+    ck_assert_int_eq(overlap.span, 150000);
+    ck_assert_int_eq(about.broken, 7);
+    ck_assert_int_eq(about.broken_records, 3);
+    ck_assert_int_eq(about.records, 2);
+    ck_assert_int_eq(about.events, 10);
+}
+END_TEST
+
+START_TEST(a_trace_of_impossible_times_alone_says_so)
+{
+    trace_text_t from = trace_text_of("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"ts\":1,\"dur\":-1}]");
+    dp_trace_t *trace;
+
+    ck_assert_int_eq(dp_trace_read(trace_text_read, &from, NULL, &trace), DP_ERR_REJECTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "; 1 left out, byte 1: it ends before"));
+}
+END_TEST
+
+START_TEST(records_that_stand_out_are_counted)
+{
+    static const struct {
+        const char *text, *name;
+        int64_t strays;
+    } cases[] = {
+        {"[" KERNEL("a", 7, 900, 10) KERNEL("b", 7, 910, 10) KERNEL("c", 7, 920, 10) NO_KERNEL, "", 0},
+        /* At 0, with less and with more before the others than these reach. */
+        {"[" KERNEL("z", 7, 0, 1) KERNEL("a", 7, 30, 10) KERNEL("b", 7, 40, 10) KERNEL("c", 7, 50, 10) NO_KERNEL, "",
+         0},
+        {"[" KERNEL("z", 7, 0, 1) KERNEL("a", 7, 32, 10) KERNEL("b", 7, 42, 10) KERNEL("c", 7, 52, 10) NO_KERNEL, "z",
+         1},
+        {"[" KERNEL("z", 7, 0, 1) KERNEL("z", 8, 0, 0) KERNEL("a", 7, 900, 10) KERNEL("b", 7, 910, 10)
+             KERNEL("c", 7, 920, 10) NO_KERNEL,
+         "z", 2},
+        /* As long as all others reach, longer, and two of them. */
+        {"[" KERNEL("z", 8, 900, 30) KERNEL("a", 7, 900, 10) KERNEL("b", 7, 910, 10) KERNEL("c", 7, 920, 10) NO_KERNEL,
+         "", 0},
+        {"[" KERNEL("z", 8, 900, 31) KERNEL("a", 7, 900, 10) KERNEL("b", 7, 910, 10) KERNEL("c", 7, 920, 10) NO_KERNEL,
+         "z", 1},
+        {"[" KERNEL("y", 8, 905, 1000) KERNEL("z", 8, 900, 9000000) KERNEL("a", 7, 900, 10) KERNEL("b", 7, 910, 10)
+             KERNEL("c", 7, 920, 10) NO_KERNEL,
+         "z", 2},
+        /* Of few records none stands out, and waits are as long as they are. */
+        {"[" KERNEL("z", 8, 900, 9000) KERNEL("a", 7, 900, 10) KERNEL("b", 7, 910, 10) NO_KERNEL, "", 0},
+        {"[" KERNEL("event_wait", 8, 900, 31) KERNEL("a", 7, 900, 10) KERNEL("b", 7, 910, 10) KERNEL("c", 7, 920, 10)
+             NO_KERNEL,
+         "", 0},
+    };
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        dp_trace_overlap_t overlap = overlap_of(cases[k].text, NULL, &about);
+
+        ck_assert_msg(overlap.strays == cases[k].strays, "%zu: %" PRId64, k, overlap.strays);
+        ck_assert_str_eq(stray, cases[k].name);
+    }
+}
+END_TEST
+
+/* ---- other profilers ---- */
+
+#define NAMED(what, pid, tid, name)                                                                                    \
+    "{\"ph\":\"M\",\"name\":\"" what "\",\"pid\":" #pid ",\"tid\":" #tid ",\"args\":{\"name\":\"" name "\"}},"
+#define BARE(name, pid, tid, ts, dur)                                                                                  \
+    "{\"ph\":\"X\",\"name\":\"" name "\",\"pid\":" #pid ",\"tid\":" #tid ",\"ts\":\"" #ts "\",\"dur\":" #dur "},"
+
+/* As torch_npu and msprof write them: no categories, times as text, names behind the events.
+ * Counted are the streams, and of the communicator the operations, not the tasks within. */
+#define ASCEND_EVENTS(p, q)                                                                                            \
+    BARE("MatMulV2", p, 2, 1000.000, 100)                                                                              \
+    BARE("EVENT_WAIT", p, 3, 1000.000, 200)                                                                            \
+    BARE("Add", p, 3, 1200.000, 10) BARE("allreduceAicpuKernel", q, 9, 1050.000, 100)                                  \
+        BARE("Notify_Wait", q, 10, 1000.000, 400)
+#define ASCEND_HOST                                                                                                    \
+    BARE("aclnnMatmul", 5, 1, 500.000, 900)                                                                            \
+    BARE("Computing", 6, 1, 1000.000, 100)                                                                             \
+    NAMED("process_name", 5, 0, "CANN") NAMED("process_name", 6, 0, "Overlap Analysis")
+#define ASCEND_NAMES(rank, p, q, comm)                                                                                 \
+    NAMED("process_name", p, 0, rank "Ascend Hardware")                                                                \
+    NAMED("process_name", q, 0, rank comm)                                                                             \
+    NAMED("thread_name", p, 2, "Stream 2") NAMED("thread_name", q, 9, "Group 0 Communication")                         \
+        NAMED("thread_name", q, 10, "Plane 0")
+
+static void check_ascend(const char *text, size_t ranks)
+{
+    dp_trace_t *trace = load_text(text);
+    trace_detail_t overlap;
+
+    ck_assert_int_eq(trace_detail_measure(trace, 5, &overlap), DP_OK);
+    ck_assert_uint_eq(overlap.nranks, ranks);
+    for (size_t r = 0; r < ranks; r++) {
+        const dp__trace_overlap_figures_t *figures = &overlap.ranks[r].figures;
+
+        ck_assert_int_eq(figures->end - figures->start, 210000);
+        ck_assert_int_eq(figures->compute, 110000);
+        ck_assert_int_eq(figures->comm, 100000);
+        ck_assert_int_eq(figures->hidden, 50000);
+        ck_assert_int_eq(figures->idle, 50000);
+        ck_assert_uint_eq(overlap.ranks[r].nstreams, 3);
+    }
+    trace_detail_clear(&overlap);
+    dp_trace_free(trace);
+}
+
+START_TEST(devices_of_ascend_are_found_by_name)
+{
+    check_ascend("[" ASCEND_EVENTS(3, 4) ASCEND_HOST ASCEND_NAMES("", 3, 4, "Communication") NO_KERNEL, 1);
+    check_ascend("[" ASCEND_NAMES("", 3, 4, "HCCL") ASCEND_HOST ASCEND_EVENTS(3, 4) NO_KERNEL, 1);
+    check_ascend("[" ASCEND_EVENTS(30, 40) ASCEND_EVENTS(31, 41) ASCEND_NAMES("rank 0: ", 30, 40, "Communication 4")
+                     ASCEND_NAMES("rank 1: ", 31, 41, "Communication 4") NO_KERNEL,
+                 2);
+}
+END_TEST
+
+/* What XLA derives from the streams ("XLA Ops") is the same time once more. */
+#define XLA                                                                                                            \
+    NAMED("process_name", 1, 0, "/device:GPU:0")                                                                       \
+    NAMED("process_name", 9, 0, "/host:CPU")                                                                           \
+    NAMED("thread_name", 1, 13, "Stream #13(Compute)") NAMED("thread_name", 1, 14, "Stream #14(Compute,MemcpyD2D)")    \
+        NAMED("thread_name", 1, 3, "XLA Ops") BARE("fusion_1", 1, 13, 10, 100) BARE("module", 1, 3, 0, 900)            \
+            BARE("ncclDevKernel_AllReduce", 1, 14, 60, 100) BARE("python", 9, 1, 0, 5000)
+
+START_TEST(devices_of_xla_are_found_by_name)
+{
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+    dp_trace_overlap_t overlap = overlap_of("[" XLA NO_KERNEL, NULL, &about);
+
+    ck_assert_int_eq(about.devices, 1);
+    ck_assert_int_eq(about.records, 2);
+    ck_assert_int_eq(overlap.span, 150000);
+    ck_assert_int_eq(overlap.communication, 100000);
+    ck_assert_int_eq(overlap.hidden, 50000);
+}
+END_TEST
+
+START_TEST(devices_of_other_categories_can_be_given)
+{
+    static const char text[] = "[" NAMED("process_name", 1, 0, "/device:TPU:0") NAMED("thread_name", 1, 3, "XLA Ops")
+        BARE("fusion", 1, 3, 10, 100) BARE(
+            "module", 1, 2, 0,
+            900) "{\"ph\":\"X\",\"cat\":\"hpu_op\",\"name\":\"gemm\",\"pid\":1,\"tid\":9,\"ts\":5,\"dur\":50},"
+                 "{\"ph\":\"X\",\"cat\":\"mtia_ccp_events\",\"name\":\"fc\",\"pid\":1,\"tid\":9,\"ts\":105,\"dur\":50}," NO_KERNEL;
+    static const struct {
+        const char *devices;
+        int64_t records, span;
+    } cases[] = {{NULL, 1, 50000},
+                 {"hpu_op", 2, 150000},
+                 {"^/device:TPU:[0-9]+/XLA Ops$", 2, 145000},
+                 {"(hpu_op)|(TPU:0/XLA)", 3, 150000}};
+    dp_trace_options_t options = {.struct_size = sizeof(options)};
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        dp_trace_overlap_t overlap;
+
+        options.devices = cases[k].devices;
+        overlap = overlap_of(text, &options, &about);
+        ck_assert_int_eq(about.records, cases[k].records);
+        ck_assert_int_eq(overlap.span, cases[k].span);
+    }
 }
 END_TEST
 
@@ -451,6 +726,14 @@ int main(void)
     SUITE_ADD(suite, devices_without_a_number_have_none);
     SUITE_ADD(suite, gaps_know_their_neighbours);
     SUITE_ADD(suite, communication_is_known_by_name);
+    SUITE_ADD(suite, names_of_unknown_libraries_resemble_communication);
+    SUITE_ADD(suite, computation_named_like_communication_is_counted);
+    SUITE_ADD(suite, events_with_impossible_times_are_left_out);
+    SUITE_ADD(suite, a_trace_of_impossible_times_alone_says_so);
+    SUITE_ADD(suite, records_that_stand_out_are_counted);
+    SUITE_ADD(suite, devices_of_ascend_are_found_by_name);
+    SUITE_ADD(suite, devices_of_xla_are_found_by_name);
+    SUITE_ADD(suite, devices_of_other_categories_can_be_given);
     SUITE_ADD(suite, names_are_shortened_to_what_tells_them_apart);
     SUITE_ADD(suite, extreme_times_and_sizes_are_counted);
     SUITE_ADD(suite, what_is_no_trace_is_refused);

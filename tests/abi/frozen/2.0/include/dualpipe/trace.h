@@ -9,8 +9,9 @@
  *     dp_trace_costs_write(trace, NULL, write, to);        // for `dualpipe simulate --costs`
  *     dp_trace_free(trace);
  *
- * It reads traces of PyTorch's profiler (kernels, copies, annotations) and those of
- * dp_timeline_write_chrome() and `dualpipe simulate --format trace`. Both forms of the format are
+ * It reads traces of PyTorch's profiler (kernels, copies, annotations), MTIA among its devices, of
+ * torch_npu and msprof (Ascend), of XLA on GPUs, and those of dp_timeline_write_chrome() and
+ * `dualpipe simulate --format trace`. Both forms of the format are
  * read: an object with "traceEvents", and a plain array of events, which may be cut off. The caller
  * unpacks a file packed with gzip. Some 100 bytes an event are kept, whatever the size of the file.
  * Format: Trace Event Format,
@@ -41,15 +42,18 @@ typedef struct dp_trace_options {
     /* 1: a trace of annotations alone, without a record of a device, will do: for costs */
     int32_t annotations;
     /* an extended regular expression: kernels of such a name are communication, besides those of
-     * NCCL, RCCL, DeepEP, NVSHMEM, symmetric memory and copies between devices. NULL: no more */
+     * the libraries that are known (docs/traces.md) and copies between devices. NULL: no more */
     const char *communication;
     uint64_t most_bytes; /* of memory for what is kept; 0: 2 GiB */
+    /* an extended regular expression: events of such a category are records of a device, and those
+     * without one whose "PROCESS/THREAD" is such a name. NULL: no more than the known ones */
+    const char *devices;
 } dp_trace_options_t;
-#define DP_TRACE_OPTIONS_MIN DP_SIZE_TO(dp_trace_options_t, most_bytes)
+#define DP_TRACE_OPTIONS_MIN DP_SIZE_TO(dp_trace_options_t, devices)
 
 /** Reads a trace to its end. options may be NULL. The caller frees *trace_out, which is NULL after
- * a failure. DP_ERR_REJECTED: it is no trace, or no record of a device is in it; the message names
- * the byte. DP_ERR_OVERFLOW: more than most_bytes would have to be kept. A failure of `read` is
+ * a failure. Events whose times cannot be are left out and counted: dp_trace_about().
+ * DP_ERR_REJECTED: it is no trace, or no record of a device is in it; the message names the byte. DP_ERR_OVERFLOW: more than most_bytes would have to be kept. A failure of `read` is
  * returned. [any] */
 DP_API DP_CHECKED dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t *options,
                                             dp_trace_t **trace_out);
@@ -64,8 +68,11 @@ typedef struct dp_trace_about_t {
     int64_t records; /* kernels, copies, memsets; spans of ours */
     int64_t sms;     /* of the first device; -1: not said */
     int32_t cut_off; /* 1: the array of events was not closed */
+    /* events left out: they end before they begin, or have no number for a time */
+    int64_t broken;
+    int64_t broken_records; /* of them, records of devices and annotations: figures lack these */
 } dp_trace_about_t;
-#define DP_TRACE_ABOUT_MIN DP_SIZE_TO(dp_trace_about_t, cut_off)
+#define DP_TRACE_ABOUT_MIN DP_SIZE_TO(dp_trace_about_t, broken_records)
 /** Fills *about_out. [any] */
 DP_API DP_CHECKED dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out);
 
@@ -82,8 +89,17 @@ typedef struct dp_trace_overlap_t {
     int64_t gaps;          /* stretches of exposed communication, how many */
     /* mean part of the SMs that a grid covers, by time, 0 to 1; -1: not known */
     double computation_sms, communication_sms;
+    /* kernels that count as computation and are named like communication, the sum of their times,
+     * and the name with the most of it. NULL: there are none. dp_trace_options_t.communication
+     * makes them communication */
+    int64_t likely, likely_time;
+    const char *likely_name; /* borrowed until dp_trace_free() */
+    /* records at time 0, long before all others, or longer than all the rest together reaches; one
+     * of their names. All figures count them */
+    int64_t strays;
+    const char *stray_name; /* borrowed until dp_trace_free(); NULL: there are none */
 } dp_trace_overlap_t;
-#define DP_TRACE_OVERLAP_MIN DP_SIZE_TO(dp_trace_overlap_t, communication_sms)
+#define DP_TRACE_OVERLAP_MIN DP_SIZE_TO(dp_trace_overlap_t, stray_name)
 /** The figures of device `row`, from 0, in the order of ranks. DP_ERR_INVALID: there is no such
  * row. [any] */
 DP_API DP_CHECKED dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_overlap_t *overlap_out);
