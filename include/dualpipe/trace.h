@@ -53,8 +53,9 @@ typedef struct dp_trace_options {
 
 /** Reads a trace to its end. options may be NULL. The caller frees *trace_out, which is NULL after
  * a failure. Events whose times cannot be are left out and counted: dp_trace_about().
- * DP_ERR_REJECTED: it is no trace, or no record of a device is in it; the message names the byte. DP_ERR_OVERFLOW: more than most_bytes would have to be kept. A failure of `read` is
- * returned. [any] */
+ * DP_ERR_REJECTED: it is no trace, or no record of a device is in it; the message names the byte.
+ * DP_ERR_OVERFLOW: more than most_bytes would have to be kept. A failure of `read` is returned.
+ * [any] */
 DP_API DP_CHECKED dp_status_t dp_trace_read(dp_read_fn read, void *user, const dp_trace_options_t *options,
                                             dp_trace_t **trace_out);
 /** Frees a trace. NULL is allowed. [any] */

@@ -111,6 +111,18 @@ dp__trace_class_t dp__trace_class_of(const char *name, const regex_t *comm)
                                                                                                  : DP__TRACE_COMPUTE;
 }
 
+/* Control tasks keep nothing busy: EVENT_WAIT, NOTIFY_WAIT_SQE, WRITE_VALUE_SQE. Source:
+ * torchtitan_npu, whole_graph_benchmark. */
+dp__trace_class_t dp__trace_class_of_task(const char *task, dp__trace_class_t by_name)
+{
+    if (strcmp(task, "COMMUNICATION") == 0)
+        return DP__TRACE_COMM;
+    return by_name == DP__TRACE_COMPUTE && (strncmp(task, "EVENT_", 6) == 0 || strncmp(task, "NOTIFY_", 7) == 0 ||
+                                            strncmp(task, "WRITE_VALUE", 11) == 0)
+               ? DP__TRACE_WAIT
+               : by_name;
+}
+
 /* `text` within the first `bytes` of `name`, in lower or upper case. */
 static bool has_text(const char *name, size_t bytes, const char *text)
 {

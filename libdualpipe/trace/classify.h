@@ -42,6 +42,8 @@ bool dp__trace_machine_counts(dp__trace_machine_t machine, const char *thread);
 /* By name: comm_names in classify.c, and waits for events. comm: more communication; NULL: no
  * more. */
 dp__trace_class_t dp__trace_class_of(const char *name, const regex_t *comm);
+/* By an NPU's "Task Type", where it says what a record is. */
+dp__trace_class_t dp__trace_class_of_task(const char *task, dp__trace_class_t by_name);
 /* A kernel of no known library, but named as libraries name communication. */
 bool dp__trace_resembles_comm(const char *name);
 /* By category, of a span of ours: its class, lane and kind. */

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * devices.c: records without a category, as torch_npu, msprof and XLA write them: the names of their
- * process and thread, which may come last, say whether they are a device's. */
+ * devices.c: records without a category, as torch_npu, msprof and XLA write them: the names of
+ * their process and thread, which may come last, say whether they are a device's. */
 #include <stdio.h>
 
 #include "trace/store.h"

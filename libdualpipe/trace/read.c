@@ -101,6 +101,8 @@ static dp_status_t read_args(reading_t *reading, const dp__trace_json_token_t *o
             take_number(&token, &event->correlation);
         else if (strcmp(key, "name") == 0 && token.kind == DP__JSON_STRING)
             copy_text(event->label, sizeof(event->label), token.text);
+        else if (strcmp(key, "Task Type") == 0 && token.kind == DP__JSON_STRING)
+            copy_text(event->task, sizeof(event->task), token.text);
         else
             take_detail(event, key, &token);
         status = strcmp(key, "grid") == 0 ? read_grid(reading, &token) : dp__trace_json_skip(reading->json, &token);
@@ -158,6 +160,7 @@ static void clear_event(dp__trace_event_t *event, uint64_t offset)
 {
     memset(event, 0, offsetof(dp__trace_event_t, name));
     event->name[0] = event->category[0] = event->pid[0] = event->tid[0] = event->id[0] = event->label[0] = 0;
+    event->task[0] = 0;
     event->offset = offset;
     event->stream = event->correlation = -1;
     memset(event->details, 0xff, sizeof(event->details));

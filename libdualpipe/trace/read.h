@@ -46,8 +46,8 @@ typedef struct dp__trace_event {
     char name[DP__TRACE_NAME_BYTES], category[DP__TRACE_ID_BYTES]; /* "": not there */
     /* numbers as written */
     char pid[DP__TRACE_ID_BYTES], tid[DP__TRACE_ID_BYTES], id[DP__TRACE_ID_BYTES];
-    /* args.name, of metadata */
-    char label[DP__TRACE_ID_BYTES];
+    /* args.name, of metadata; args."Task Type", of a record of an NPU */
+    char label[DP__TRACE_ID_BYTES], task[DP__TRACE_ID_BYTES];
 } dp__trace_event_t;
 
 /* What stands around the events. */

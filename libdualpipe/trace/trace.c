@@ -185,7 +185,7 @@ static dp_status_t add_record(const collecting_t *collecting, const dp__trace_ev
     record.start = event->start_ns;
     record.end = event->start_ns + event->length_ns;
     if (!lane)
-        record.class = (uint8_t)class_of(collecting, record.name, event->name);
+        record.class = (uint8_t)dp__trace_class_of_task(event->task, class_of(collecting, record.name, event->name));
     record.blocks = event->blocks < UINT32_MAX ? (uint32_t)event->blocks : UINT32_MAX;
     if (event->correlation > 0 && event->correlation < DP__TRACE_NONE)
         record.range = (uint32_t)event->correlation; /* until dp__trace_resolve() */

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "trace/doubts.h"
 #include "trace/table.h"
@@ -66,12 +67,23 @@ static void add_strays(const dp_trace_t *trace, trace_notes_t *notes)
     }
 }
 
+/* With its template arguments, which tell kernels of one base name apart. */
+static void add_name(const dp_trace_t *trace, const dp__trace_likely_t *likely, trace_notes_t *notes)
+{
+    const char *name = dp__trace_name(trace, likely->name);
+    char time[32];
+
+    name += strncmp(name, "void ", 5) == 0 ? 5 : 0;
+    add_line(notes, "  %12s us %8zu  %.*s", trace_microseconds(likely->time, time), likely->kernels,
+             (int)strcspn(name + 1, "(") + 1, name);
+}
+
 static dp_status_t add_likely(const dp_trace_t *trace, trace_notes_t *notes)
 {
     dp__trace_likely_t *likely;
     size_t count, kernels = 0;
     int64_t time = 0;
-    char text[32], name[DP__TRACE_NAME_BYTES];
+    char text[32];
     dp_status_t status = dp__trace_likely_names(trace, 0, trace->nrecords, &likely, &count);
 
     for (size_t k = 0; k < count; k++) {
@@ -82,8 +94,7 @@ static dp_status_t add_likely(const dp_trace_t *trace, trace_notes_t *notes)
         add_line(notes, "counted as compute, named like communication: %zu kernel%s, %s us; --comm NAME adds them",
                  kernels, kernels == 1 ? "" : "s", trace_microseconds(1000 * time, text));
     for (size_t k = 0; k < count && k < MOST_NAMES; k++)
-        add_line(notes, "  %12s us %8zu  %.120s", trace_microseconds(likely[k].time, text), likely[k].kernels,
-                 short_name(trace, likely[k].name, name));
+        add_name(trace, &likely[k], notes);
     if (count > MOST_NAMES)
         add_line(notes, "  and %zu names more", count - MOST_NAMES);
     dp__trace_release(likely);

@@ -367,6 +367,39 @@ START_TEST(communication_is_known_by_name)
 }
 END_TEST
 
+/* What torchtitan_npu's tests hold to be work of a device that is no collective. */
+START_TEST(tasks_of_ascend_are_known_by_type)
+{
+    static const struct {
+        const char *name, *task;
+        dp__trace_class_t class;
+    } cases[] = {{"aclnnMul", "AI_VECTOR_CORE", DP__TRACE_COMPUTE},
+                 {"KERNEL_MIX_AIC", "MIX_AIC", DP__TRACE_COMPUTE},
+                 {"MEMCPY_ASYNC", "MEMCPY_ASYNC", DP__TRACE_COMPUTE},
+                 {"SDMA_SQE", "SDMA_SQE", DP__TRACE_COMPUTE},
+                 {"future_kernel", "NEW_CORE", DP__TRACE_COMPUTE},
+                 {"EVENT_WAIT", "EVENT_WAIT", DP__TRACE_WAIT},
+                 {"notify", "NOTIFY_WAIT_SQE", DP__TRACE_WAIT},
+                 {"WRITE_VALUE_SQE", "WRITE_VALUE_SQE", DP__TRACE_WAIT},
+                 {"hcom_alltoallv", "", DP__TRACE_COMM},
+                 {"task", "COMMUNICATION", DP__TRACE_COMM}};
+
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        char text[512];
+        dp_trace_t *trace;
+
+        snprintf(
+            text, sizeof(text),
+            "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":3,\"args\":{\"name\":\"Ascend Hardware\"}},"
+            "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":3,\"tid\":2,\"ts\":\"1.5\",\"dur\":1,\"args\":{\"Task Type\":\"%s\"}}]",
+            cases[k].name, cases[k].task);
+        trace = load_text(text);
+        ck_assert_msg(trace->records[0].class == cases[k].class, "%s %s", cases[k].name, cases[k].task);
+        dp_trace_free(trace);
+    }
+}
+END_TEST
+
 START_TEST(names_of_unknown_libraries_resemble_communication)
 {
     /* The first two are of pplx-kernels, which has them in no namespace. */
@@ -532,8 +565,8 @@ END_TEST
 #define ASCEND_EVENTS(p, q)                                                                                            \
     BARE("MatMulV2", p, 2, 1000.000, 100)                                                                              \
     BARE("EVENT_WAIT", p, 3, 1000.000, 200)                                                                            \
-    BARE("Add", p, 3, 1200.000, 10) BARE("allreduceAicpuKernel", q, 9, 1050.000, 100)                                  \
-        BARE("Notify_Wait", q, 10, 1000.000, 400)
+    BARE("Add", p, 3, 1200.000, 10)                                                                                    \
+    BARE("allreduceAicpuKernel", q, 9, 1050.000, 100) BARE("Notify_Wait", q, 10, 1000.000, 400)
 #define ASCEND_HOST                                                                                                    \
     BARE("aclnnMatmul", 5, 1, 500.000, 900)                                                                            \
     BARE("Computing", 6, 1, 1000.000, 100)                                                                             \
@@ -541,8 +574,8 @@ END_TEST
 #define ASCEND_NAMES(rank, p, q, comm)                                                                                 \
     NAMED("process_name", p, 0, rank "Ascend Hardware")                                                                \
     NAMED("process_name", q, 0, rank comm)                                                                             \
-    NAMED("thread_name", p, 2, "Stream 2") NAMED("thread_name", q, 9, "Group 0 Communication")                         \
-        NAMED("thread_name", q, 10, "Plane 0")
+    NAMED("thread_name", p, 2, "Stream 2")                                                                             \
+    NAMED("thread_name", q, 9, "Group 0 Communication") NAMED("thread_name", q, 10, "Plane 0")
 
 static void check_ascend(const char *text, size_t ranks)
 {
@@ -579,9 +612,11 @@ END_TEST
 #define XLA                                                                                                            \
     NAMED("process_name", 1, 0, "/device:GPU:0")                                                                       \
     NAMED("process_name", 9, 0, "/host:CPU")                                                                           \
-    NAMED("thread_name", 1, 13, "Stream #13(Compute)") NAMED("thread_name", 1, 14, "Stream #14(Compute,MemcpyD2D)")    \
-        NAMED("thread_name", 1, 3, "XLA Ops") BARE("fusion_1", 1, 13, 10, 100) BARE("module", 1, 3, 0, 900)            \
-            BARE("ncclDevKernel_AllReduce", 1, 14, 60, 100) BARE("python", 9, 1, 0, 5000)
+    NAMED("thread_name", 1, 13, "Stream #13(Compute)")                                                                 \
+    NAMED("thread_name", 1, 14, "Stream #14(Compute,MemcpyD2D)")                                                       \
+    NAMED("thread_name", 1, 3, "XLA Ops")                                                                              \
+    BARE("fusion_1", 1, 13, 10, 100)                                                                                   \
+    BARE("module", 1, 3, 0, 900) BARE("ncclDevKernel_AllReduce", 1, 14, 60, 100) BARE("python", 9, 1, 0, 5000)
 
 START_TEST(devices_of_xla_are_found_by_name)
 {
@@ -726,6 +761,7 @@ int main(void)
     SUITE_ADD(suite, devices_without_a_number_have_none);
     SUITE_ADD(suite, gaps_know_their_neighbours);
     SUITE_ADD(suite, communication_is_known_by_name);
+    SUITE_ADD(suite, tasks_of_ascend_are_known_by_type);
     SUITE_ADD(suite, names_of_unknown_libraries_resemble_communication);
     SUITE_ADD(suite, computation_named_like_communication_is_counted);
     SUITE_ADD(suite, events_with_impossible_times_are_left_out);
