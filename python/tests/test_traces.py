@@ -68,6 +68,27 @@ def test_overlap_counts_kernels_of_the_callers_names(tmp_path):
         libdualpipe.trace_overlap(tmp_path / "t.json", communication="(")
 
 
+def test_overlap_says_what_is_doubtful(tmp_path):
+    kernels = [{"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur}
+               for name, tid, ts, dur in (("gemm", 7, 0, 3000), ("dispatchKernel", 8, 2000, 4000), ("combineKernel", 8, 6000, 1000),
+                                          ("gone", 7, 100, -100))]
+    host = [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": -3}]
+    (tmp_path / "t.json").write_text(json.dumps(kernels + host))
+    device, = libdualpipe.trace_overlap(tmp_path / "t.json")
+    assert (device.likely, device.likely_time, device.likely_name) == (2, 5.0, "dispatchKernel")
+    assert (device.communication, device.strays, device.broken) == (0.0, 0, 1)
+    device, = libdualpipe.trace_overlap(tmp_path / "t.json", communication=["^dispatch", "^combine"])
+    assert (device.communication, device.hidden, device.likely, device.likely_name) == (5.0, 1.0, 0, None)
+
+
+def test_overlap_of_other_devices(tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps([{"ph": "X", "cat": "hpu_op", "name": "gemm", "pid": 0, "tid": 7, "ts": 0, "dur": 3000}]))
+    with pytest.raises(ValueError, match="none is a record of a device"):
+        libdualpipe.trace_overlap(tmp_path / "t.json")
+    device, = libdualpipe.trace_overlap(tmp_path / "t.json", devices="hpu_op")
+    assert device.computation == 3.0
+
+
 def test_a_file_of_costs(tmp_path):
     file = tmp_path / "costs.txt"
     file.write_text("# of a run\nF=2\nI=1.5\nW=0.5\nFB=0\nHOP=0.1\nBARRIER=0\nSTAGE_SCALE=0.5,1.5\n")

@@ -11,10 +11,12 @@
 #include "tests/support/trace_text.h"
 #include "tools/io/cost_keys.h"
 #include "tools/trace/trace_detail.h"
+#include "tools/trace/trace_notes.h"
 
-static dp_status_t load(const uint8_t *data, size_t bytes, size_t block, dp_trace_t **trace)
+static dp_status_t load(const uint8_t *data, size_t bytes, size_t block, const char *devices, dp_trace_t **trace)
 {
-    const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = 64 << 20};
+    const dp_trace_options_t options = {
+        .struct_size = sizeof(options), .most_bytes = 64 << 20, .devices = devices, .communication = devices};
     trace_text_t from = {.text = (const char *)data, .bytes = bytes, .block = block};
 
     return dp_trace_read(trace_text_read, &from, &options, trace);
@@ -44,6 +46,28 @@ static void check_figures(const dp_trace_t *trace)
             FUZZ_REQUIRE(rank->gaps[g].end - rank->gaps[g].start <= rank->gaps[g - 1].end - rank->gaps[g - 1].start);
     }
     trace_detail_clear(&overlap);
+}
+
+/* What is doubtful is among what is counted. */
+static void check_doubts(const dp_trace_t *trace)
+{
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+    trace_notes_t notes;
+
+    FUZZ_REQUIRE(dp_trace_about(trace, &about) == DP_OK && about.devices == (int32_t)trace->nranks);
+    FUZZ_REQUIRE(about.broken_records <= about.broken && about.records + about.broken <= (int64_t)about.events);
+    for (int32_t row = 0; row < about.devices; row++) {
+        int64_t records = (int64_t)(trace->ranks[row].end - trace->ranks[row].first);
+        dp_trace_overlap_t overlap = {.struct_size = sizeof(overlap)};
+
+        FUZZ_REQUIRE(dp_trace_overlap(trace, row, &overlap) == DP_OK);
+        FUZZ_REQUIRE(overlap.likely >= 0 && overlap.likely <= records && overlap.likely_time >= 0);
+        FUZZ_REQUIRE(overlap.strays >= 0 && overlap.strays < records);
+        FUZZ_REQUIRE((overlap.likely > 0) == (overlap.likely_name != NULL));
+        FUZZ_REQUIRE((overlap.strays > 0) == (overlap.stray_name != NULL));
+    }
+    FUZZ_REQUIRE(trace_notes_of(trace, true, &notes) == DP_OK);
+    FUZZ_REQUIRE(notes.count <= sizeof(notes.lines) / sizeof(notes.lines[0]));
 }
 
 static dp_status_t write_text(void *to, const char *text, size_t bytes)
@@ -81,17 +105,24 @@ static void check_costs(const dp_trace_t *trace)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    dp_trace_t *whole, *parts;
-    dp_status_t status = load(data, bytes, 0, &whole);
+    dp_trace_t *whole, *parts, *all;
+    dp_status_t status = load(data, bytes, 0, NULL, &whole);
 
-    FUZZ_REQUIRE(load(data, bytes, 7, &parts) == status);
+    FUZZ_REQUIRE(load(data, bytes, 7, NULL, &parts) == status);
+    /* All categories are a device's, and all names communication. */
+    if (load(data, bytes, 0, ".", &all) == DP_OK) {
+        check_figures(all);
+        check_doubts(all);
+    }
     if (status == DP_OK) {
         FUZZ_REQUIRE(parts->nrecords == whole->nrecords && parts->nranges == whole->nranges);
         check_figures(whole);
+        check_doubts(whole);
         check_costs(whole);
     } else {
         FUZZ_REQUIRE(dp_last_error()[0] != 0);
     }
+    dp_trace_free(all);
     dp_trace_free(parts);
     dp_trace_free(whole);
     return 0;
