@@ -28,7 +28,8 @@ static int by_rank(const void *a, const void *b)
 static void label_rank(const dp_trace_t *trace, dp__trace_rank_t *rank, bool alone)
 {
     const dp__trace_process_t *process = &trace->store->processes[rank->process];
-    const char *pid = dp__trace_table_text(&trace->store->pids, rank->process);
+    const char *gpu = process->machine == DP__TRACE_XLA_GPU ? strstr(process->label, "GPU:") : NULL;
+    const char *pid = gpu != NULL ? gpu + 4 : dp__trace_table_text(&trace->store->pids, rank->process);
     int64_t number;
 
     rank->number = -1;

@@ -622,7 +622,10 @@ START_TEST(devices_of_xla_are_found_by_name)
 {
     dp_trace_about_t about = {.struct_size = sizeof(about)};
     dp_trace_overlap_t overlap = overlap_of("[" XLA NO_KERNEL, NULL, &about);
+    dp_trace_t *trace = load_text("[" XLA NO_KERNEL);
 
+    ck_assert_str_eq(trace->ranks[0].label, "device 0");
+    dp_trace_free(trace);
     ck_assert_int_eq(about.devices, 1);
     ck_assert_int_eq(about.records, 2);
     ck_assert_int_eq(overlap.span, 150000);
