@@ -223,6 +223,7 @@ static dp_status_t take_doubts(const dp_trace_t *trace, const dp__trace_rank_t *
 dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_overlap_t *overlap_out)
 {
     dp__trace_overlap_figures_t figures;
+    dp_trace_overlap_t found = {.struct_size = sizeof(found)};
     dp_status_t status =
         dp__sized_check("dp_trace_overlap: overlap_out", overlap_out, "dp_trace_overlap_t", DP_TRACE_OVERLAP_MIN);
 
@@ -233,17 +234,19 @@ dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_over
         return status;
     status = dp__trace_overlap_figures(trace, &trace->ranks[row], &figures);
     if (status == DP_OK) {
-        overlap_out->name = trace->ranks[row].label;
-        overlap_out->span = figures.end - figures.start;
-        overlap_out->computation = figures.compute;
-        overlap_out->communication = figures.comm;
-        overlap_out->hidden = figures.hidden;
-        overlap_out->idle = figures.idle;
-        overlap_out->gaps = (int64_t)figures.nexposed;
-        overlap_out->computation_sms = figures.sm_share[DP__TRACE_COMPUTE];
-        overlap_out->communication_sms = figures.sm_share[DP__TRACE_COMM];
-        status = take_doubts(trace, &trace->ranks[row], overlap_out);
+        found.name = trace->ranks[row].label;
+        found.span = figures.end - figures.start;
+        found.computation = figures.compute;
+        found.communication = figures.comm;
+        found.hidden = figures.hidden;
+        found.idle = figures.idle;
+        found.gaps = (int64_t)figures.nexposed;
+        found.computation_sms = figures.sm_share[DP__TRACE_COMPUTE];
+        found.communication_sms = figures.sm_share[DP__TRACE_COMM];
+        status = take_doubts(trace, &trace->ranks[row], &found);
     }
+    if (status == DP_OK)
+        dp_sized_put(overlap_out, &found);
     dp__trace_overlap_clear(&figures);
     return status;
 }

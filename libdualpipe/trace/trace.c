@@ -414,6 +414,7 @@ void dp_trace_free(dp_trace_t *trace)
 
 dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out)
 {
+    dp_trace_about_t found = {.struct_size = sizeof(found)};
     dp_status_t status =
         dp__sized_check("dp_trace_about: about_out", about_out, "dp_trace_about_t", DP_TRACE_ABOUT_MIN);
 
@@ -421,12 +422,13 @@ dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out)
         return status;
     if (trace == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_trace_about: trace is NULL");
-    about_out->devices = (int32_t)trace->nranks;
-    about_out->events = trace->head.events;
-    about_out->records = (int64_t)trace->nrecords;
-    about_out->sms = trace->head.sms;
-    about_out->cut_off = trace->head.unclosed;
-    about_out->broken = (int64_t)trace->head.broken;
-    about_out->broken_records = (int64_t)trace->head.broken_kept;
+    found.devices = (int32_t)trace->nranks;
+    found.events = trace->head.events;
+    found.records = (int64_t)trace->nrecords;
+    found.sms = trace->head.sms;
+    found.cut_off = trace->head.unclosed;
+    found.broken = (int64_t)trace->head.broken;
+    found.broken_records = (int64_t)trace->head.broken_kept;
+    dp_sized_put(about_out, &found);
     return DP_OK;
 }
