@@ -11,9 +11,8 @@
  * (dp_costs_measure). All functions here return DP_ERR_INVALID for wrong arguments and
  * DP_ERR_NOMEM. Each names its other errors.
  *
- * Since 0.2: dp_costs_t.r, dp_segment_costs_t.r, .list_r, .backward_buffer, .fine_f, .fine_i,
- * .fine_w;
- * dp_simulation_t.peak_backward_buffers. */
+ * Since 0.2: dp_costs_t.r, .rank_scale; dp_segment_costs_t.r, .list_r, .backward_buffer, .fine_f,
+ * .fine_i, .fine_w; dp_simulation_t.peak_backward_buffers. */
 #ifndef DUALPIPE_SIMULATE_H
 #define DUALPIPE_SIMULATE_H
 
@@ -65,6 +64,9 @@ typedef struct dp_costs {
     /* R: the time that recomputing forward segments adds to every I and B. It is not part of i, b
      * and fb above */
     double r;
+    /* [ranks] factor per rank, of its operations and of its segments on every lane; messages take
+     * what their link says. NULL: 1 everywhere. Borrowed during a call */
+    const double *rank_scale;
 } dp_costs_t;
 #define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, r)
 

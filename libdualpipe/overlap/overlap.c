@@ -115,7 +115,7 @@ static dp_status_t open_problem(const dp_overlap_request_t *given, planning_t *x
     dp_status_t status = check_request(given, &x->request);
 
     if (status >= 0)
-        status = dp__costs_resolve(x->request.costs, dp_schedule_stages(x->request.schedule), &costs);
+        status = dp__costs_resolve(x->request.costs, x->request.schedule, &costs);
     if (status >= 0 && costs.segments == NULL)
         status = dp_fail(DP_ERR_INVALID, "plan: the costs have no segments: what runs beside what is a matter of "
                                          "attention, dispatch, mlp and combine");

@@ -14,19 +14,22 @@ static double hop_between(const dp_costs_t *costs, int32_t from, int32_t to)
 }
 
 /* Segments of one chunk, behind those of the chunks before it. */
-static void fill_segments(dp__overlap_problem_t *p, dp__overlap_chunk_t *chunk, const dp__stage_costs_t *stage)
+static void fill_segments(dp__overlap_problem_t *p, dp__overlap_chunk_t *chunk, const dp__stage_costs_t *stage,
+                          double rank_scale)
 {
+    const double scale = stage->scale * rank_scale;
+
     for (int32_t s = 0; s < chunk->count; s++) {
         const dp_segment_cost_t *cost = &stage->list[s];
         dp__overlap_segment_t *segment = &p->segment[chunk->first + s];
 
         *segment = (dp__overlap_segment_t){.lane = cost->lane == DP_LANE_ALL_TO_ALL ? LANE_ALL_TO_ALL : LANE_COMPUTE,
                                            .shared = cost->role == DP_ROLE_SHARED,
-                                           .cost = {cost->f * stage->scale}};
+                                           .cost = {cost->f * scale}};
         if (p->kinds > PASS_I)
-            segment->cost[PASS_I] = (cost->i + (stage->r != NULL ? stage->r[s] : 0.0)) * stage->scale;
+            segment->cost[PASS_I] = (cost->i + (stage->r != NULL ? stage->r[s] : 0.0)) * scale;
         if (p->kinds > PASS_W && cost->has_weight)
-            segment->cost[PASS_W] = cost->w * stage->scale;
+            segment->cost[PASS_W] = cost->w * scale;
         for (int kind = 0; kind < PASS_KINDS; kind++) {
             chunk->work[kind][kind == PASS_W ? LANE_COMPUTE : segment->lane] += segment->cost[kind];
             chunk->chain[kind] += segment->shared ? 0.0 : segment->cost[kind];
@@ -78,7 +81,7 @@ static void fill_chunks(const dp_schedule_t *schedule, const dp_costs_t *costs, 
                 .count = stages->at[place.stage].shape.nsegments,
             };
             at += chunk->count;
-            fill_segments(p, chunk, &stages->at[place.stage]);
+            fill_segments(p, chunk, &stages->at[place.stage], dp__rank_scale(costs, r));
         }
     for (int32_t c = 0; c < p->chunks; c++)
         for (int kind = 0; kind < PASS_KINDS; kind++)

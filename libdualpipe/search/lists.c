@@ -23,7 +23,7 @@ double dp__shape_cost(const dp__shape_t *shape, int32_t rank, const dp_op_t *op)
         scale = shape->scale[places[op->chunk].stage];
     if (shape->scale != NULL && op->kind == DP_OP_FB)
         scale = shape->forward_share * scale + (1.0 - shape->forward_share) * shape->scale[places[op->chunk2].stage];
-    return shape->cost[op->kind] * scale;
+    return shape->cost[op->kind] * scale * dp__rank_scale(shape->costs, rank);
 }
 
 double dp__shape_hop(const dp__shape_t *shape, int32_t from, int32_t to)

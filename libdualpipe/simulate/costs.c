@@ -28,7 +28,16 @@ static dp_status_t check_topology(const dp_topology_t *given, double bytes)
     return DP_OK;
 }
 
-dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out)
+static dp_status_t check_scales(const char *of, const double *scale, int32_t count)
+{
+    for (int32_t k = 0; scale != NULL && k < count; k++)
+        if (!dp__cost_in_bounds(scale[k]))
+            return dp_fail(DP_ERR_INVALID, "simulate: the scale of %s %d is %g; it has to be between 0 and %g", of, k,
+                           scale[k], DP__COST_MAX);
+    return DP_OK;
+}
+
+dp_status_t dp__costs_resolve(const dp_costs_t *costs, const dp_schedule_t *schedule, dp_costs_t *resolved_out)
 {
     DO(dp__take("simulate: the costs", dp_costs_t, DP_COSTS_MIN, resolved_out, costs));
     if (!dp__cost_in_bounds(resolved_out->r))
@@ -51,10 +60,8 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     if (resolved_out->bandwidth > 0.0 && !dp__cost_in_bounds(resolved_out->bytes / resolved_out->bandwidth))
         return dp_fail(DP_ERR_INVALID, "simulate: a message takes %g on its link; %g is the most",
                        resolved_out->bytes / resolved_out->bandwidth, DP__COST_MAX);
-    for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
-        if (!dp__cost_in_bounds(costs->stage_scale[s]))
-            return dp_fail(DP_ERR_INVALID, "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
-                           costs->stage_scale[s], DP__COST_MAX);
+    DO(check_scales("stage", resolved_out->stage_scale, dp_schedule_stages(schedule)));
+    DO(check_scales("rank", resolved_out->rank_scale, schedule->ranks));
     if (resolved_out->topology != NULL)
         return check_topology(resolved_out->topology, resolved_out->bytes);
     return DP_OK;

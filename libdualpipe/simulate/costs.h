@@ -17,8 +17,13 @@ static inline bool dp__cost_in_bounds(double cost)
     return cost >= 0.0 && cost <= DP__COST_MAX; /* which a NaN is not */
 }
 
-/* Copies costs with b and fb replaced by what they stand for. stages: length of stage_scale. */
-dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out);
+/* Copies costs of a schedule with b and fb replaced by what they stand for. */
+dp_status_t dp__costs_resolve(const dp_costs_t *costs, const dp_schedule_t *schedule, dp_costs_t *resolved_out);
+
+static inline double dp__rank_scale(const dp_costs_t *costs, int32_t rank)
+{
+    return costs->rank_scale != NULL ? costs->rank_scale[rank] : 1.0;
+}
 
 /* What a message takes from one rank to another: its bytes the link, and then its latency. */
 typedef struct dp__message_time {

@@ -247,7 +247,7 @@ static void run_call(run_t *run, int32_t rank, const dp__command_t *c, const dp_
                     : c->op == DP_OP_I ? cost->i
                     : c->op == DP_OP_W ? cost->w
                                        : stage->r[c->segment]) *
-                   stage->scale;
+                   stage->scale * dp__rank_scale(&run->model->costs, rank);
     double start = run->ranks[rank].time[c->stream], end = keep_busy(run, rank, c->stream, start, takes);
 
     if (run->timeline != NULL)

@@ -25,7 +25,7 @@ static void make_chunks(dp__model_t *model)
             dp_schedule_place(schedule, r, c, &place);
             chunk->stage = place.stage;
             chunk->share = 1.0 / dp_schedule_split(schedule);
-            chunk->scale = chunk->share * (scale != NULL ? scale[place.stage] : 1.0);
+            chunk->scale = chunk->share * (scale != NULL ? scale[place.stage] : 1.0) * dp__rank_scale(&model->costs, r);
             chunk->prev_here = place.prev_rank == r ? (int16_t)place.prev_chunk : -1;
             chunk->next_here = place.next_rank == r ? (int16_t)place.next_chunk : -1;
         }
@@ -212,7 +212,7 @@ dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs,
     if (schedule == NULL || program->ranks != schedule->ranks || program->chunks != schedule->chunks)
         return dp_fail(DP_ERR_INVALID, "simulate: the program is not one of its schedule");
     model->microbatches = dp_schedule_path_microbatches(schedule, 0);
-    status = dp__costs_resolve(costs, dp_schedule_stages(schedule), &model->costs);
+    status = dp__costs_resolve(costs, schedule, &model->costs);
     if (status >= 0 && !dp__arrays(DP__ARRAY(model->chunks, (size_t)program->ranks * (size_t)program->chunks),
                                    DP__ARRAY(model->first_message, program->nchannels + 1),
                                    DP__ARRAY(model->link, program->nchannels + 1),

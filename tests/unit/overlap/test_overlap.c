@@ -367,13 +367,15 @@ static void compare_runs(const dp_schedule_t *like, const dp_costs_t *of, const 
     peak = dp__overlap_run_peak(run);
     if (step < INFINITY && dp__overlap_braids(p, like, calls, counts, &schedule) == DP_OK &&
         dp_evaluate(schedule, NULL, of, 0, &got) == DP_OK) {
-        /* a lane of the run also waits for the rules, at more places in finer layers */
-        double most = 0.0, low = of == &fine ? 0.94 : 0.98;
+        /* a lane of the run also waits for the rules, at more places in finer layers and where
+         * ranks are not alike */
+        double low = of->rank_scale != NULL ? 0.85 : of->segments == fine.segments ? 0.94 : 0.98;
+        double high = of->rank_scale != NULL ? 1.1 : 1.02, most = 0.0;
 
         for (int32_t r = 0; r < got.ranks; r++)
             most = fmax(most, got.peak_activations[r]);
         ck_assert_double_eq_tol(most, peak, 1e-9);
-        ck_assert_msg(got.step_time < 1.02 * step && got.step_time > low * step, "%s: %.9g, the machine says %.9g",
+        ck_assert_msg(got.step_time < high * step && got.step_time > low * step, "%s: %.9g, the machine says %.9g",
                       like->method, step, got.step_time);
         compared[fabs(got.step_time - step) < 1e-9 * step]++;
     }
@@ -384,30 +386,38 @@ static void compare_runs(const dp_schedule_t *like, const dp_costs_t *of, const 
     free(calls);
 }
 
+/* Of the first ranks of any shape; no two alike. */
+static const double slow_ranks[8] = {1, 1.125, 0.9375, 1.25, 1, 1.0625, 0.9375, 1.1875};
+
 START_TEST(the_planner_times_as_the_machine_does)
 {
     dp__overlap_random_t plain = {7}, finer = {7};
-    int compared[2] = {0, 0};
+    int compared[2] = {0, 0}, slow[2] = {0, 0};
 
     for (size_t k = 0; k < 3 * sizeof(shapes) / sizeof(shapes[0]); k++) {
         const dp_costs_t *of = k % 3 == 0 ? &costs : &fine;
         dp_schedule_t *like = k % 3 == 2 ? generate_forwards(k / 3, DP_FORWARDS_SERIAL) : generate(k / 3);
+        dp_costs_t given = *of, resolved;
         dp__overlap_problem_t problem;
         dp__overlap_graph_t graph;
-        dp_costs_t resolved;
 
-        ck_assert_int_eq(dp__costs_resolve(of, dp_schedule_stages(like), &resolved), DP_OK);
+        if (k % 2 != 0)
+            given.rank_scale = slow_ranks;
+        of = &given;
+        ck_assert_int_eq(dp__costs_resolve(of, like, &resolved), DP_OK);
         ck_assert_int_eq(dp__overlap_problem_make(like, &resolved, 2, &problem), DP_OK);
         problem.cap = INFINITY;
         ck_assert_int_eq(dp__overlap_graph_make(&problem, &graph), DP_OK);
         for (int round = 0; round < (k % 3 == 0 ? 40 : 15); round++)
-            compare_runs(like, of, &graph, k % 3 == 0 ? &plain : &finer, compared);
+            compare_runs(like, of, &graph, k % 3 == 0 ? &plain : &finer, k % 2 != 0 ? slow : compared);
         dp__overlap_graph_clear(&graph);
         dp__overlap_problem_clear(&problem);
         dp_schedule_free(like);
     }
-    ck_assert_int_gt(compared[1], 400);
+    ck_assert_msg(compared[1] > 200 && slow[1] > 200, "%d of %d, slow %d of %d", compared[1], compared[0], slow[1],
+                  slow[0]);
     ck_assert_int_gt(compared[1], 2 * compared[0]);
+    ck_assert_int_gt(slow[1], slow[0]);
 }
 END_TEST
 

@@ -12,10 +12,14 @@
 #include "search/moves.h"
 #include "tests/support/suite.h"
 
+/* Of the first ranks of a schedule. */
+static const double slow_ranks[] = {1, 1, 1.5, 0.75};
+
 static const dp_costs_t cost_sets[] = {
-    {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0},
-    {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.5, 0.25, 1, NULL, 0, 0, NULL, NULL, 0},
-    {sizeof(dp_costs_t), 2, 1, 3, 3.5, 5, 0, 0, NULL, 0, 0, NULL, NULL, 0},
+    {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .barrier = 1},
+    {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1.4, .w = 0.6, .fb = 2.5, .hop = 0.25, .barrier = 1},
+    {.struct_size = sizeof(dp_costs_t), .f = 2, .i = 1, .w = 3, .b = 3.5, .fb = 5},
+    {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .fb = 2.5, .barrier = 1, .rank_scale = slow_ranks},
 };
 
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches)

@@ -183,15 +183,15 @@ START_TEST(transfers_without_limit_are_dataflow)
                {"dualpipev", 2, 4},   {"dualpipev", 3, 7}, {"dualpipev", 4, 10},
                {"dualpipev", 8, 21}};
     static const dp_costs_t costs[] = {
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, 0, 1.5, 1, NULL, 0, 0, NULL, NULL, 0},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, -1, 0, 1, NULL, 0, 0, NULL, NULL, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 3, 2, 1, -1, 0, 1.5, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {sizeof(dp_costs_t), 3, 2, 1, -1, -1, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
     };
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
@@ -235,7 +235,7 @@ START_TEST(recorded_replays_come_out)
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
         costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1,
-                             NULL,          0,         0,         NULL,      NULL,      0};
+                             NULL,          0,         0,         NULL,      NULL,      0,      NULL};
         got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
         for (int32_t r = 0; r < ranks; r++) {
             got_low = fmin(got_low, got.bubble[r]);
@@ -344,16 +344,17 @@ START_TEST(a_slot_holds_back_its_next_message)
                {DP_TRANSPORT_BUNDLES, 2, 10.5, 9.0}};
     dp_schedule_t *schedule = by_hand(DP_PLACE_LINE, 2, 3, 1, three_forwards);
 
-    for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
+    for (size_t a = 0; a < 2 * sizeof(all) / sizeof(all[0]); a++) {
         for (int barrier = 0; barrier < 2; barrier++) {
             dp_costs_t costs = unit;
             dp_simulation_t got;
-            double step = barrier ? all[a].step : all[a].alone;
+            bool by_rank = a % 2 != 0;
+            double step = barrier ? all[a / 2].step : all[a / 2].alone;
 
             costs.hop = 0.5;
-            costs.stage_scale = slow_second;
+            *(by_rank ? &costs.rank_scale : &costs.stage_scale) = slow_second;
             costs.barrier = barrier;
-            got = simulate(schedule, all[a].transport, all[a].slots, &costs, 0);
+            got = simulate(schedule, all[a / 2].transport, all[a / 2].slots, &costs, 0);
             ck_assert_double_eq_tol(got.step_time, step, 1e-12);
             ck_assert_double_eq_tol(got.bubble[0], step - 3.0, 1e-12);
             ck_assert_double_eq_tol(got.bubble[1], step - 9.0, 1e-12);
@@ -404,7 +405,7 @@ START_TEST(weights_and_activations_by_hand)
 {
     static const list_t lists[] = {{"F0 F1 I0 I1 W1 W0"}};
     dp_schedule_t *schedule = by_hand(DP_PLACE_LINE, 1, 2, 0, lists);
-    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0, NULL, NULL, 0};
+    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0, NULL, NULL, 0, NULL};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
 
     ck_assert_double_eq_tol(got.step_time, 2 * 1.5 + 2 * 2.0 + 2 * 0.25, 1e-12);
@@ -421,7 +422,7 @@ START_TEST(a_pair_of_unlike_stages_gains_in_proportion)
     dp_schedule_t *schedule = generate("dualpipe", 2, 8, 0);
     dp_costs_t costs = {sizeof(costs), 1.0, 1.0, 1.0, 2.0, 1.5, 0.0, 1, scale,
                         /* a pair takes half of F + B */
-                        0.0, 0.0, NULL, NULL, 0.0};
+                        0.0, 0.0, NULL, NULL, 0.0, NULL};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
     for (int32_t r = 0; r < 2; r++) {
@@ -488,15 +489,80 @@ START_TEST(a_program_that_cannot_finish_is_rejected)
 }
 END_TEST
 
+/* Where a stage is on one rank alone, its rank's factor is the stage's: of operations, and of
+ * segments on both lanes. */
+START_TEST(a_slow_rank_is_a_rank_of_slow_stages)
+{
+    static const struct {
+        const char *method;
+        int32_t ranks, microbatches, chunks;
+    } all[] = {{"1f1b", 1, 3, 0}, {"1f1b", 4, 8, 0},      {"zb1p", 5, 9, 0},
+               {"zbv", 4, 8, 0},  {"dualpipev", 4, 9, 0}, {"interleaved_overlap", 4, 8, 3},
+               {"v-min", 3, 7, 0}};
+    const double by_rank[] = {1.25, 1, 0.5, 1.0 / 3, 2};
+    const dp_segment_costs_t layer = {.struct_size = sizeof(layer),
+                                      .layers = 6,
+                                      .f = {4, 7, 5, 8},
+                                      .i = {9, 7.5, 5.5, 6},
+                                      .w = {2, 0, 5, 0},
+                                      .r = {1, 0, 2, 0}};
+
+    for (size_t a = 0; a < 2 * sizeof(all) / sizeof(all[0]); a++) {
+        dp_schedule_t *s = generate(all[a / 2].method, all[a / 2].ranks, all[a / 2].microbatches, all[a / 2].chunks);
+        dp_costs_t ranks = unit, stages = unit;
+        double by_stage[16];
+        dp_simulation_t got, want;
+
+        for (int32_t k = 0; k < s->ranks * s->chunks; k++) {
+            dp_place_t place;
+
+            dp_schedule_place(s, k / s->chunks, k % s->chunks, &place);
+            by_stage[place.stage] = by_rank[k / s->chunks];
+        }
+        ranks.hop = stages.hop = 0.25;
+        ranks.segments = stages.segments = a % 2 != 0 ? &layer : NULL;
+        ranks.rank_scale = by_rank;
+        stages.stage_scale = by_stage;
+        got = simulate(s, DP_TRANSPORT_CREDITS, 2, &ranks, 0);
+        want = simulate(s, DP_TRANSPORT_CREDITS, 2, &stages, 0);
+        ck_assert_double_eq_tol(got.step_time, want.step_time, 1e-9 * want.step_time);
+        for (int32_t r = 0; r < s->ranks; r++)
+            ck_assert_double_eq_tol(got.bubble[r], want.bubble[r], 1e-9 * want.step_time);
+        dp_simulation_clear(&got);
+        dp_simulation_clear(&want);
+        dp_schedule_free(s);
+    }
+}
+END_TEST
+
+/* Two ranks hold a stage in two directions: each of them is as slow as it is. */
+START_TEST(a_slow_rank_of_two_directions_is_busy_longer)
+{
+    const double by_rank[] = {1, 1, 1.5, 1};
+    dp_schedule_t *schedule = generate("dualpipe", 4, 12, 0);
+    dp_costs_t costs = unit;
+    dp_simulation_t even = simulate(schedule, DP_TRANSPORT_BUNDLES, 0, &costs, 0), slow;
+
+    costs.rank_scale = by_rank;
+    slow = simulate(schedule, DP_TRANSPORT_BUNDLES, 0, &costs, 0);
+    for (int32_t r = 0; r < 4; r++)
+        ck_assert_double_eq_tol(slow.step_time - slow.bubble[r], by_rank[r] * (even.step_time - even.bubble[r]), 1e-9);
+    ck_assert_double_gt(slow.step_time, 1.5 * (even.step_time - even.bubble[2]));
+    dp_simulation_clear(&even);
+    dp_simulation_clear(&slow);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 START_TEST(wrong_arguments_are_refused)
 {
     dp_schedule_t *schedule = generate("1f1b", 2, 2, 0);
     dp_program_t *program = lower(schedule, DP_TRANSPORT_CREDITS, 2);
     dp_simulation_t got = {.struct_size = sizeof(got)}, unset = {.struct_size = 0};
-    double scales[] = {1.0, NAN};
-    dp_costs_t bad[12];
+    double scales[] = {1.0, NAN}, negative[] = {1.0, -1.0};
+    dp_costs_t bad[14];
 
-    for (int k = 0; k < 12; k++)
+    for (int k = 0; k < 14; k++)
         bad[k] = unit;
     bad[0].struct_size = DP_COSTS_MIN - 1;
     bad[1].f = -1.0;
@@ -510,7 +576,9 @@ START_TEST(wrong_arguments_are_refused)
     bad[9].bytes = -1.0;
     bad[10].bandwidth = NAN;
     bad[11].bytes = 1e10, bad[11].bandwidth = 1e-10;
-    for (int k = 0; k < 12; k++)
+    bad[12].rank_scale = scales;
+    bad[13].rank_scale = negative;
+    for (int k = 0; k < 14; k++)
         ck_assert_msg(dp_simulate(program, &bad[k], 0, &got) == DP_ERR_INVALID, "costs %d were taken", k);
     ck_assert_int_eq(dp_simulate(program, NULL, 0, &got), DP_ERR_INVALID);
     ck_assert_int_eq(dp_simulate(NULL, &unit, 0, &got), DP_ERR_INVALID);
@@ -794,11 +862,11 @@ START_TEST(both_transports_equal_their_definition)
         int32_t ranks, microbatches;
     } all[] = {{"1f1b", 4, 6},      {"dualpipe", 4, 8}, {"dualpipe", 4, 12},
                {"dualpipev", 3, 7}, {"zbv", 3, 6},      {"interleaved", 3, 6}};
-    static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0},
-                                       {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0, NULL, NULL, 0},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 1.75, 1, NULL, 0, 0, NULL, NULL, 0},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 6, 8, NULL, NULL, 0},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 11, 4, NULL, NULL, 0}};
+    static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+                                       {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 1.75, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 6, 8, NULL, NULL, 0, NULL},
+                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 11, 4, NULL, NULL, 0, NULL}};
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
         dp_schedule_t *schedule = generate(all[a].method, all[a].ranks, all[a].microbatches, 0);
@@ -856,7 +924,7 @@ START_TEST(the_timeline_shows_what_the_figures_say)
 
     for (size_t m = 0; m < 4; m++) {
         dp_schedule_t *schedule = generate(methods[m], 4, 12, 0);
-        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0, NULL, NULL, 0};
+        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0, NULL, NULL, 0, NULL};
         dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
         ck_assert_int_eq(dp_timeline_ranks(got.timeline), 4);
@@ -1034,6 +1102,8 @@ int main(void)
     SUITE_ADD(suite, a_link_passes_one_message_at_a_time);
     SUITE_ADD(suite, weights_and_activations_by_hand);
     SUITE_ADD(suite, a_pair_of_unlike_stages_gains_in_proportion);
+    SUITE_ADD(suite, a_slow_rank_is_a_rank_of_slow_stages);
+    SUITE_ADD(suite, a_slow_rank_of_two_directions_is_busy_longer);
     SUITE_ADD(suite, wrong_arguments_are_refused);
     SUITE_ADD(suite, evaluation_is_three_calls);
     SUITE_ADD(suite, structs_may_be_longer_than_known);
