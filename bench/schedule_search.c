@@ -24,7 +24,8 @@ static const struct {
     {"F=1,I=0.8,W=1.2", {sizeof(dp_costs_t), 1, 0.8, 1.2, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
     {"F=1,I=1,W=1,FB=2.4", {sizeof(dp_costs_t), 1, 1, 1, 0, 2.4, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
     {"F=1,I=1,W=1,FB=2.4,HOP=0.1", {sizeof(dp_costs_t), 1, 1, 1, 0, 2.4, 0.1, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
-    {"F=1,I=1.4,W=0.6,FB=2.6,HOP=0.2", {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.6, 0.2, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
+    {"F=1,I=1.4,W=0.6,FB=2.6,HOP=0.2",
+     {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.6, 0.2, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
 };
 
 /* deepseek-ai/profile-data, train.json, by `dualpipe trace costs`: milliseconds of a layer and

@@ -111,6 +111,13 @@ so that the simulated step is short. It prints `--stage-scale` for `simulate`, `
 head with the last. `train_moe --partition auto` measures its own layers in a few steps. Losses are
 the same to the last bit, whichever stage holds a layer.
 
+## Devices that are not alike
+
+`--rank-scale 3:1.2` makes rank 3 slower by a fifth in all that it computes, operations and segments
+on every lane. `simulate` shows what that costs the others, `compare` and `search` which schedule
+bears it best, `partition` gives such a rank fewer layers, and `dualpipe demo` runs it: the rank's
+segments sleep so much longer.
+
 ## Simulated and measured
 
 `dualpipe demo` runs schedules in the engine with segments that sleep their cost. So every rank has

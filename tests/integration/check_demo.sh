@@ -54,6 +54,13 @@ expect 0 demo --ranks 2 --microbatches 4 --methods dualpipe --seconds 0.2 --outp
     --cost project.W=1,attention.F=1,attention.I=1,mlp.F=1,mlp.I=1,shared.I=1,dispatch.F=1,dispatch.I=1,combine.F=1,combine.I=1
 [ "$(grep -c '"name":"project W' finer/trace.json)" -eq 8 ] && [ "$(grep -c '"name":"shared I' finer/trace.json)" -eq 8 ] ||
     fail "finer: $(grep -o '"name":"[a-z]* [FIW]' finer/trace.json | sort | uniq -c)"
+# A rank that sleeps twice as long: the steady state is its.
+expect 0 demo --ranks 2 --microbatches 8 --methods 1f1b --seconds 0.4 --rank-scale 1:2 --output slow
+awk '/sleeps/ { unit = $(NF - 1) } $1 == "1f1b" { simulated = $2; measured = $3 }
+    END { least = 8 * 12 * unit; exit !(simulated > 0.999 * least && simulated < 1.5 * least && measured > 0.98 * least) }' out ||
+    fail "a slow rank: $(cat out)"
+expect 2 demo --ranks 2 --rank-scale 2:2
+expect 2 demo --rank-scale 8:2
 expect 2 demo --inference prefill --methods 1f1b
 expect 2 demo --inference training
 expect 2 demo --methods nosuch

@@ -340,6 +340,16 @@ require out '"peak_activations":\[5,5,5,5\]'
 # Rank 1 takes 2.5: F0 1-3.5, B0 3.5-8.5, F1 8.5-11, B1 11-16; rank 0: B1 16-18
 expect 0 simulate --method 1f1b --ranks 2 --microbatches 2 --stage-scale 1,2.5 --format json
 require out '"step_time":18,'
+expect 0 simulate --method 1f1b --ranks 2 --microbatches 2 --rank-scale 1:2.5 --format json
+require out '"rank_scale":\[1,2.5\],'
+require out '"step_time":18,'
+expect 0 simulate good.tsv --rank-scale 3:1,0:2
+require out '^ranks  *0: 2 times the costs$'
+expect 2 simulate good.tsv --rank-scale 4:2
+require err 'there are 4 ranks, from 0'
+for list in '' 1 1: 1:0 1:-2 1:x -1:2 1:2, 1:2,1:3 4096:2 '1:2;2:3' 99999999999999999999:2; do
+    expect 2 simulate --method 1f1b --ranks 2 --microbatches 2 --rank-scale "$list"
+done
 expect 0 simulate --method 1f1b --ranks 2 --microbatches 2 --no-barrier --transport group
 require out 'no barrier'
 for format in svg png pdf trace; do
@@ -505,6 +515,8 @@ scales=$(sed -n 's/^--stage-scale //p' out)
 awk 'NR == 2 {even = $1} $1 == "step" {step = $2} END {exit !(step < 0.95 * even)}' out || fail "partition: no gain: $(cat out)"
 expect 0 simulate --method dualpipe --ranks 4 --microbatches 12 --stage-scale "$scales"
 awk -v want="$step" '$1 == "step" {d = $2 / want - 1; exit !(d < 1e-5 && d > -1e-5)}' out || fail "partition: its scales take another step: $(cat out)"
+expect 0 partition --layers 1x12 --method 1f1b --ranks 2 --microbatches 8 --rank-scale 1:2
+[ "$(sed -n 's/^--partition //p' out)" = 8,4 ] || fail "partition: a rank half as fast: $(cat out)"
 expect 0 partition --layers 1x8 --method 1f1b --ranks 8 --microbatches 8
 expect 2 partition --layers 1x7 --method 1f1b --ranks 8 --microbatches 8
 expect 2 partition --layers 1,,2 --method 1f1b --ranks 2 --microbatches 8
@@ -549,6 +561,15 @@ require out ' 1 chunk per rank (line)'
 expect 0 search --ranks 4 --microbatches 8 --seconds 1 --cost $layer --lanes --output lanes.tsv
 require out 'sets of rules, '
 expect 0 verify lanes.tsv
+expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --rank-scale 2:1.5 --output slow.tsv
+found=$(sed -n 's/^found  *\([0-9.]*\) .*/\1/p' out)
+expect 0 simulate slow.tsv --rank-scale 2:1.5
+require out "^step  *$found\$"
+expect 0 compare --ranks 4 --microbatches 8 --rank-scale 2:1.5
+slow=$(awk '$1 == "1f1b" {print $2, $3}' out)
+expect 2 compare --ranks 4 --microbatches 8 --rank-scale 4:1.5
+expect 0 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1.5,1
+[ "$(awk '$1 == "1f1b" {print $2, $3}' out)" = "$slow" ] || fail "compare: a slow rank of 1f1b is a slow stage: $slow, $(cat out)"
 expect 0 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1,2
 require out 'zb1p'
 require out 'zbv .*--stage-scale has 4 numbers'

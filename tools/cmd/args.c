@@ -68,6 +68,39 @@ static int read_scales(const command_t *command, const option_row_t *row, void *
                                     : args_failed(args, status);
 }
 
+/* 3:1.2,5:1.1 */
+static int read_rank_scale(const command_t *command, const option_row_t *row, void *into, const char *text)
+{
+    args_t *args = into;
+    const char *at = text;
+
+    (void)command, (void)row;
+    free(args->rank_scale); /* of two lists the later one counts */
+    args->rank_scale = calloc(DP_MAX_RANKS, sizeof(*args->rank_scale));
+    args->scaled = 0;
+    if (args->rank_scale == NULL)
+        return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for the factors of %d ranks", DP_MAX_RANKS));
+    do {
+        char *end = NULL;
+        const long rank = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
+        double scale = 0.0;
+        const char *rest = rank >= 0 && *end == ':' ? cost_keys_number(end + 1, &scale) : NULL;
+
+        if (rest == NULL || (*rest != ',' && *rest != 0) || scale == 0.0 || rank >= DP_MAX_RANKS ||
+            args->rank_scale[rank] != 0.0)
+            return args_usage(args,
+                              "--rank-scale %s: at \"%s\": a rank and a factor above 0 are expected, each rank at most "
+                              "once, as in 3:1.2,5:1.1",
+                              text, at);
+        args->rank_scale[rank] = scale;
+        args->scaled = rank >= args->scaled ? (int32_t)rank + 1 : args->scaled;
+        at = rest;
+    } while (*at++ == ',');
+    for (int32_t r = 0; r < DP_MAX_RANKS; r++)
+        args->rank_scale[r] = args->rank_scale[r] == 0.0 ? 1.0 : args->rank_scale[r];
+    return CMD_OK;
+}
+
 /* What --recompute says beside the costs. Where no R was measured, a segment does its forward once
  * more; an expert that, without the last of its three products. */
 static int price_recompute(args_t *args)
@@ -114,6 +147,7 @@ static int resolve_costs(args_t *args)
         status = cost_keys_resolve(&args->cost_keys, &args->costs, &args->pair);
     if (args->no_barrier)
         args->costs.barrier = 0.0;
+    args->costs.rank_scale = args->rank_scale;
     args->lanes |= args->inference != 0 && args->pair.struct_size != 0;
     if (status == DP_OK && (args->lanes || args->overlap == OVERLAP_PLANNED)) {
         if (args->pair.struct_size == 0)
@@ -246,6 +280,15 @@ const option_row_t args_scales[] = {{.name = "stage-scale",
                                      .help = "a factor for each stage of the model: 1,1,1,1.5; for one schedule"},
                                     {.kind = OPTION_END}};
 
+const option_row_t args_ranks[] = {
+    {.name = "rank-scale",
+     .value = "LIST",
+     .kind = OPTION_READ,
+     .read = read_rank_scale,
+     .help = "ranks whose device is slower or faster, each with a factor for all that it computes: 3:1.2,5:1.1; the "
+             "others have 1"},
+    {.kind = OPTION_END}};
+
 const option_row_t args_recompute[] = {
     {.name = "recompute",
      .value = "WHAT",
@@ -344,6 +387,14 @@ const option_row_t args_output[] = {{.name = "output",
 
 /* ---- the command line ---- */
 
+int args_check_ranks(const args_t *args, int32_t ranks)
+{
+    if (args->scaled <= ranks)
+        return CMD_OK;
+    return args_usage(args, "--rank-scale %d:...: there %s %d rank%s, from 0", args->scaled - 1,
+                      ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+}
+
 /* What was given has to make a whole: a method with its sizes, or a file. */
 static int check_args(const args_t *args)
 {
@@ -369,7 +420,7 @@ static int check_args(const args_t *args)
         return args_usage(args, "either --inference or --overlap none");
     if (args->rank >= 0 && args->ranks > 0 && args->rank >= args->ranks)
         return args_usage(args, "--rank %d: there are %d ranks, from 0", args->rank, args->ranks);
-    return CMD_OK;
+    return args->ranks > 0 ? args_check_ranks(args, args->ranks) : CMD_OK;
 }
 
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out)
@@ -397,5 +448,6 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
 void args_clear(args_t *args)
 {
     cost_keys_clear(&args->cost_keys);
+    free(args->rank_scale);
     topology_clear(&args->topology);
 }

@@ -20,8 +20,8 @@ static const option_row_t compare_options[] = {{.name = "format",
                                                 .help = "text (default), json, svg, png, pdf"},
                                                {.kind = OPTION_END}};
 static const option_row_t *const compare_tables[] = {
-    args_sizes, args_cost,     args_scales,     args_recompute, args_lanes,  args_overlap, args_memory,
-    args_seed,  args_topology, compare_options, args_transport, args_output, NULL};
+    args_sizes,  args_cost, args_scales,   args_ranks,      args_recompute, args_lanes,  args_overlap,
+    args_memory, args_seed, args_topology, compare_options, args_transport, args_output, NULL};
 
 const command_t command_compare = {
     .name = "compare",

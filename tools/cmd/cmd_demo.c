@@ -37,7 +37,8 @@ static const option_row_t demo_options[] = {
      .at = offsetof(args_t, output),
      .help = "where trace.html, executed.png and trace.json of the first schedule go (demo)"},
     {.kind = OPTION_END}};
-static const option_row_t *const demo_tables[] = {args_sizes, args_inference, demo_options, args_cost, NULL};
+static const option_row_t *const demo_tables[] = {args_sizes, args_inference, demo_options,
+                                                  args_cost,  args_ranks,     NULL};
 
 const command_t command_demo = {
     .name = "demo",
@@ -51,6 +52,8 @@ const command_t command_demo = {
              "examples:\n"
              "  dualpipe demo --seconds 2\n"
              "  dualpipe demo --ranks 4 --methods dualpipe,zbv --seconds 2 --output zbv\n"
+             "  dualpipe demo --methods 1f1b --rank-scale 2:1.5 --seconds 2\n"
+             "      one rank sleeps half as long again: what a slow device does to the others\n"
              "  dualpipe demo --inference prefill --seconds 2\n"
              "      two micro-batches that are served, beside each other in three orders\n"
              "\n"
@@ -144,6 +147,7 @@ static demo_request_t request_of(const demo_t *demo, int32_t method)
                             .microbatches = demo->microbatches,
                             .segments = &demo->segments,
                             .hop = demo->args->costs.hop,
+                            .rank_scale = demo->args->rank_scale,
                             .unit_ns = demo->unit_ns,
                             .steps = STEPS};
 }
@@ -319,6 +323,8 @@ static int run_demo(const args_t *args)
     demo.microbatches = args->microbatches > 0 ? args->microbatches
                         : args->inference != 0 ? 8 * demo.ranks
                                                : 2 * demo.ranks;
+    if (code == CMD_OK)
+        code = args_check_ranks(args, demo.ranks);
     if (code != CMD_OK)
         return code;
     read_segments(args, &demo);

@@ -16,8 +16,8 @@ static const option_row_t partition_options[] = {
      .help = "what each layer takes beside the others, embedding, head and loss included: 0.3,1x61,2.5 are 63 layers, "
              "61 of which cost 1"},
     {.kind = OPTION_END}};
-static const option_row_t *const partition_tables[] = {partition_options, args_method,    args_sizes,
-                                                       args_cost,         args_transport, NULL};
+static const option_row_t *const partition_tables[] = {partition_options, args_method,    args_sizes, args_cost,
+                                                       args_ranks,        args_transport, NULL};
 
 const command_t command_partition = {
     .name = "partition",

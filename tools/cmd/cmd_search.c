@@ -42,9 +42,9 @@ static const option_row_t search_options[] = {
      .at = offsetof(args_t, output),
      .help = "write the schedule there, as `dualpipe schedule --format tsv` does; as csv when FILE ends in .csv"},
     {.kind = OPTION_END}};
-static const option_row_t *const search_tables[] = {args_sizes,     args_cost,      args_scales, args_lanes,
-                                                    args_memory,    args_bytes,     args_seed,   args_topology,
-                                                    search_options, args_transport, NULL};
+static const option_row_t *const search_tables[] = {args_sizes,    args_cost,      args_scales,    args_ranks,
+                                                    args_lanes,    args_memory,    args_bytes,     args_seed,
+                                                    args_topology, search_options, args_transport, NULL};
 
 const command_t command_search = {
     .name = "search",

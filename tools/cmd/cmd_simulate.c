@@ -20,10 +20,10 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .words = "text json svg png pdf trace",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
-static const option_row_t *const simulate_tables[] = {args_method,      args_inference, args_sizes,    args_cost,
-                                                      args_scales,      args_recompute, args_lanes,    args_overlap,
-                                                      args_memory,      args_seed,      args_topology, args_transport,
-                                                      simulate_options, args_output,    NULL};
+static const option_row_t *const simulate_tables[] = {args_method,    args_inference,   args_sizes,     args_cost,
+                                                      args_scales,    args_ranks,       args_recompute, args_lanes,
+                                                      args_overlap,   args_memory,      args_seed,      args_topology,
+                                                      args_transport, simulate_options, args_output,    NULL};
 
 const command_t command_simulate = {
     .name = "simulate",
@@ -43,6 +43,8 @@ const command_t command_simulate = {
         "      a hop that costs a tenth of a forward\n"
         "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,I=1,W=1,FB=2.4 --format svg --output a.svg\n"
         "      overlap that hides a fifth of every pair\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --rank-scale 3:1.2\n"
+        "      a device that is a fifth slower than the others\n"
         "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt\n"
         "      costs that were measured, as train_moe --costs-out writes them\n"
         "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt --topology links.txt\n"
@@ -73,9 +75,10 @@ static void put_note(FILE *to, const plan_t *plan)
     }
     fprintf(to, "formula    %.6g idle on every rank\n", s->formula_bubble);
     if (fabs(low - s->formula_bubble) > 1e-9 * s->step_time || fabs(high - s->formula_bubble) > 1e-9 * s->step_time)
-        fprintf(to, "           It differs from the run: a formula counts no hops and no ranks that wait in turn; "
-                    "those of\n"
-                    "           DualPipe are exact when F = I >= W and an overlapped pair costs F + B or less.\n");
+        fprintf(
+            to,
+            "           It differs from the run: a formula counts no hops, no scales and no ranks that wait in turn;\n"
+            "           those of DualPipe are exact when F = I >= W and an overlapped pair costs F + B or less.\n");
 }
 
 static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
@@ -94,6 +97,20 @@ static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
             fprintf(to, " %10.6g", s->peak_backward_buffers[r]);
         fputc('\n', to);
     }
+}
+
+/* "ranks      2: 1.5, 3: 1.2 times the costs" */
+static void put_scales(FILE *to, const args_t *args)
+{
+    const char *before = "ranks      ";
+
+    for (int32_t r = 0; r < args->scaled; r++)
+        if (args->rank_scale[r] != 1.0) {
+            fprintf(to, "%s%d: %g", before, r, args->rank_scale[r]);
+            before = ", ";
+        }
+    if (before[0] == ',')
+        fputs(" times the costs\n", to);
 }
 
 /* What the segments' order hides of their communication. */
@@ -132,6 +149,7 @@ static dp_status_t put_table(const plan_t *plan, const ways_t *ways, output_t *o
             dp_placement_name(schedule->placement), schedule->forward_only ? ", forward only" : "");
     costs_text(costs, text, sizeof(text));
     fprintf(to, "costs      %s, transport %s%s\n", text, transport, costs->barrier == 0.0 ? ", no barrier" : "");
+    put_scales(to, plan->args);
     if (plan->host_of != NULL)
         put_hosts(to, plan);
     put_pair(to, &plan->args->pair);
@@ -225,6 +243,9 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
             fprintf(to, "%s%d", r > 0 ? "," : "", plan->host_of[r]);
         fputc(']', to);
     }
+    for (int32_t r = 0; plan->args->rank_scale != NULL && r < schedule->ranks; r++)
+        fprintf(to, "%s%.9g%s", r == 0 ? ",\n \"rank_scale\":[" : ",", plan->args->rank_scale[r],
+                r + 1 == schedule->ranks ? "]" : "");
     fputs(",\n \"step_time\":", to);
     output_json_number(to, plan->simulation.step_time);
     if (plan->published > 0.0) {

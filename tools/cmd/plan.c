@@ -64,7 +64,7 @@ static int read_schedule(const args_t *args, plan_t *plan)
     status = parse(args, text, bytes, plan);
     free(text);
     if (status >= 0)
-        return CMD_OK;
+        return args_check_ranks(args, plan->schedule->ranks);
     (void)args_failed(args, status);
     return status == DP_ERR_NOMEM ? CMD_FAILED : CMD_REJECTED;
 }

@@ -14,7 +14,7 @@
 static demo_pace_t pace_of(const demo_request_t *request, const dp_schedule_t *schedule)
 {
     int32_t split = dp_schedule_split(schedule), layers = request->segments->layers / split;
-    demo_pace_t pace = {.segments = *request->segments, .unit_ns = request->unit_ns};
+    demo_pace_t pace = {.segments = *request->segments, .rank_scale = request->rank_scale, .unit_ns = request->unit_ns};
     double share;
 
     pace.segments.layers = layers > 0 ? layers : 1;
@@ -134,7 +134,11 @@ static dp_status_t figures_of(const dp_timeline_t *timeline, double unit_ns, dem
 static dp_status_t simulate_method(const demo_request_t *request, const demo_pace_t *pace, demo_result_t *result)
 {
     dp_segment_costs_t segments = pace->segments;
-    dp_costs_t costs = {.struct_size = sizeof(costs), .segments = &segments, .hop = request->hop, .barrier = 1.0};
+    dp_costs_t costs = {.struct_size = sizeof(costs),
+                        .segments = &segments,
+                        .hop = request->hop,
+                        .barrier = 1.0,
+                        .rank_scale = request->rank_scale};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
     dp_program_t *program = NULL;
     dp_status_t status = dp_program_lower(result->schedule, NULL, &program);

@@ -14,6 +14,7 @@ typedef struct demo_request {
     int32_t ranks, microbatches, chunks; /* chunks 0: the method's own */
     const dp_segment_costs_t *segments;  /* of a layer of a device, in units */
     double hop;                          /* of the simulation, in units */
+    const double *rank_scale;            /* [ranks], as in dp_costs_t; NULL: 1 everywhere */
     double unit_ns;                      /* of sleep; 0: simulate only */
     int32_t steps;                       /* the shortest is taken */
 } demo_request_t;

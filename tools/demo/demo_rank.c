@@ -32,6 +32,7 @@ struct rank {
     dp_group_t *group;
     const dp_schedule_t *schedule;
     const demo_pace_t *pace;
+    double unit_ns; /* of sleep on this rank */
     int32_t steps;
     const void *const *data; /* [microbatches] nobody reads it */
     segment_t segments[MOST_SEGMENTS];
@@ -126,7 +127,7 @@ static int32_t fill_segments(rank_t *rank, dp_segment_t *segments)
         {DP_ROLE_MLP, "mlp"},         {DP_ROLE_SHARED, "shared"},       {DP_ROLE_COMBINE, "combine"},
         {DP_ROLE_SUM, "sum"}};
     const dp_segment_costs_t *c = &rank->pace->segments;
-    const double unit = rank->pace->unit_ns;
+    const double unit = rank->unit_ns;
     const bool project = c->fine_f[0] + c->fine_i[0] + c->fine_w[0] > 0.0;
     const bool shared = c->fine_f[1] + c->fine_i[1] + c->fine_w[1] + c->fine_f[2] + c->fine_i[2] + c->fine_w[2] > 0.0;
     int32_t n = 0;
@@ -274,6 +275,7 @@ dp_status_t demo_ranks_run(const dp_schedule_t *schedule, const demo_pace_t *pac
         all[r] = (rank_t){.group = groups[r],
                           .schedule = schedule,
                           .pace = pace,
+                          .unit_ns = pace->unit_ns * (pace->rank_scale != NULL ? pace->rank_scale[r] : 1.0),
                           .steps = steps,
                           .data = data,
                           .late_ns = (int64_t)(LATE_SHARE * pace->unit_ns)};

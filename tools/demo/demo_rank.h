@@ -11,6 +11,7 @@
 /* What the segments of a chunk take; segments.layers of them are in one chunk. */
 typedef struct demo_pace {
     dp_segment_costs_t segments;
+    const double *rank_scale; /* [ranks] NULL: 1 everywhere */
     double unit_ns;
 } demo_pace_t;
 

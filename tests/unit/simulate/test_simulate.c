@@ -234,8 +234,8 @@ START_TEST(recorded_replays_come_out)
             continue;
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
-        costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1,
-                             NULL,          0,         0,         NULL,      NULL,      0,      NULL};
+        costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0,   1,
+                             NULL,          0,         0,         NULL,      NULL,      0,          NULL};
         got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
         for (int32_t r = 0; r < ranks; r++) {
             got_low = fmin(got_low, got.bubble[r]);
