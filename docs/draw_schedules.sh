@@ -111,6 +111,11 @@ so that the simulated step is short. It prints `--stage-scale` for `simulate`, `
 head with the last. `train_moe --partition auto` measures its own layers in a few steps. Losses are
 the same to the last bit, whichever stage holds a layer.
 
+`dualpipe compare --ranks 8 --microbatches 40 --layers 1x61,5.45` does so for every schedule. So all
+of them compete with a head that costs as much as five layers. Fewer stages are easier to fill
+evenly: `dualpipe` needs 128.6, `zbv` with its 16 stages 134.8. With layers that are all alike it is
+126 and 123.5.
+
 ## Devices that are not alike
 
 `--rank-scale 3:1.2` makes rank 3 slower by a fifth in all that it computes, operations and segments

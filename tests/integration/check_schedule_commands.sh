@@ -528,6 +528,22 @@ expect 2 partition --method 1f1b --ranks 2 --microbatches 8
 expect 2 partition --layers 1x8 --method 1f1b --ranks 2 --microbatches 8 --stage-scale 1,2
 expect 0 partition --help
 ! grep -q -e --stage-scale out || fail "partition --help lists --stage-scale, which it refuses"
+# In compare every method gets its own cut, however many stages it has: the step of partition.
+expect 0 compare --ranks 4 --microbatches 8 --layers 1x17,3.5 --rank-scale 1:1.1
+cp out cut
+[ "$(grep -c '^[a-z0-9-]*  .*[12]x$' cut)" -ge 8 ] || fail "compare --layers: $(cat cut)"
+for method in dualpipe dualpipev zbv 1f1b; do
+    expect 0 partition --layers 1x17,3.5 --method $method --ranks 4 --microbatches 8 --rank-scale 1:1.1
+    [ "$(awk -v m=$method '$1 == m {print $2}' cut)" = "$(awk '$1 == "step" {print $2}' out)" ] || fail "compare --layers, $method: $(cat cut out)"
+done
+# 16 stages and 9 layers: methods of four chunks do not fit, and say so.
+expect 0 compare --ranks 4 --microbatches 8 --layers 1x9
+require out '^interleaved, 4 chunks  *partition: 9 layers on 16 stages'
+expect 0 compare --ranks 2 --microbatches 4 --layers 1x7,2 --cost $layer --overlap planned
+require out '^dualpipev  '
+expect 2 compare --ranks 4 --microbatches 8 --layers 1x9 --stage-scale 1,1,1,2
+require err 'either --stage-scale or --layers'
+expect 2 compare --ranks 4 --microbatches 8 --layers 1x9,
 
 # ---- search ----
 expect 0 search --ranks 4 --microbatches 12 --memory-cap 5 --seconds 1 --output found.tsv

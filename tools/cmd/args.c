@@ -68,6 +68,40 @@ static int read_scales(const command_t *command, const option_row_t *row, void *
                                     : args_failed(args, status);
 }
 
+/* 0.3,1x61,2.5 */
+static int read_layers(const command_t *command, const option_row_t *row, void *into, const char *text)
+{
+    enum { MOST = 65536 };
+    args_t *args = into;
+    const char *at = text;
+
+    (void)command, (void)row;
+    free(args->layers); /* of two lists the later one counts */
+    args->layers = calloc(MOST, sizeof(*args->layers));
+    args->nlayers = 0;
+    if (args->layers == NULL)
+        return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for a list of layers"));
+    do {
+        long times = 1;
+        double cost;
+        const char *end = cost_keys_number(at, &cost);
+        char *rest;
+
+        if (end != NULL && *end == 'x') {
+            times = strtol(end + 1, &rest, 10);
+            end = rest != end + 1 ? rest : NULL;
+        }
+        if (end == NULL || (*end != ',' && *end != 0) || cost <= 0 || times < 1 || times > MOST - args->nlayers)
+            return args_usage(args,
+                              "--layers %s: at \"%s\": a cost above 0, or a cost and how often as in 1x61, is expected",
+                              text, at);
+        while (times-- > 0)
+            args->layers[args->nlayers++] = cost;
+        at = end;
+    } while (*at++ == ',');
+    return CMD_OK;
+}
+
 /* 3:1.2,5:1.1 */
 static int read_rank_scale(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
@@ -280,6 +314,15 @@ const option_row_t args_scales[] = {{.name = "stage-scale",
                                      .help = "a factor for each stage of the model: 1,1,1,1.5; for one schedule"},
                                     {.kind = OPTION_END}};
 
+const option_row_t args_layers[] = {
+    {.name = "layers",
+     .value = "LIST",
+     .kind = OPTION_READ,
+     .read = read_layers,
+     .help = "what each layer takes beside the others, embedding, head and loss included: 0.3,1x61,2.5 are 63 layers, "
+             "61 of which cost 1"},
+    {.kind = OPTION_END}};
+
 const option_row_t args_ranks[] = {
     {.name = "rank-scale",
      .value = "LIST",
@@ -448,6 +491,7 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
 void args_clear(args_t *args)
 {
     cost_keys_clear(&args->cost_keys);
+    free(args->layers);
     free(args->rank_scale);
     topology_clear(&args->topology);
 }

@@ -33,10 +33,11 @@ typedef struct args {
     cost_keys_t cost_keys; /* as they were given */
     const char *costs_file;
     const char *methods; /* as it was given; NULL: not given */
-    const char *layers;  /* as it was given; NULL: not given */
-    bool scales_given;   /* by --stage-scale */
-    double *rank_scale;  /* [DP_MAX_RANKS]; NULL: not given */
-    int32_t scaled;      /* rank_scale says nothing of ranks from this one on */
+    double *layers;      /* [nlayers] what each takes; NULL: not given */
+    int32_t nlayers;
+    bool scales_given;  /* by --stage-scale */
+    double *rank_scale; /* [DP_MAX_RANKS]; NULL: not given */
+    int32_t scaled;     /* rank_scale says nothing of ranks from this one on */
     bool no_barrier, lanes;
     dp_costs_t costs;            /* what they come to */
     dp_pair_figures_t pair;      /* struct_size 0: no segments were given */
@@ -56,9 +57,9 @@ typedef struct args {
 } args_t;
 
 /* Options that several commands share; their members are those of args_t. */
-extern const option_row_t args_method[], args_inference[], args_sizes[], args_cost[], args_scales[], args_ranks[],
-    args_recompute[], args_lanes[], args_topology[], args_transport[], args_overlap[], args_memory[], args_bytes[],
-    args_seed[], args_output[];
+extern const option_row_t args_method[], args_inference[], args_sizes[], args_cost[], args_scales[], args_layers[],
+    args_ranks[], args_recompute[], args_lanes[], args_topology[], args_transport[], args_overlap[], args_memory[],
+    args_bytes[], args_seed[], args_output[];
 
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown,
  * or an error. */

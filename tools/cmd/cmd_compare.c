@@ -20,14 +20,14 @@ static const option_row_t compare_options[] = {{.name = "format",
                                                 .help = "text (default), json, svg, png, pdf"},
                                                {.kind = OPTION_END}};
 static const option_row_t *const compare_tables[] = {
-    args_sizes,  args_cost, args_scales,   args_ranks,      args_recompute, args_lanes,  args_overlap,
-    args_memory, args_seed, args_topology, compare_options, args_transport, args_output, NULL};
+    args_sizes,  args_cost, args_scales,   args_layers,     args_ranks,     args_recompute, args_lanes, args_overlap,
+    args_memory, args_seed, args_topology, compare_options, args_transport, args_output,    NULL};
 
 const command_t command_compare = {
     .name = "compare",
     .usage =
         "usage: dualpipe compare --ranks P --microbatches M [OPTIONS]\n"
-        "Runs every built-in schedule that fits under a cost model and lists them, the shortest step first; those that do not fit follow with the reason. With --topology, every schedule is tried with every way to deal ranks out to hosts: blocks (neighbours together), in turn, mirrors (r and P-1-r together), and HOSTS as given.\n"
+        "Runs every built-in schedule that fits under a cost model and lists them, the shortest step first; those that do not fit follow with the reason. With --topology, every schedule is tried with every way to deal ranks out to hosts: blocks (neighbours together), in turn, mirrors (r and P-1-r together), and HOSTS as given. With --layers, the model is cut into the stages of each schedule as `dualpipe partition` does it.\n"
         "\n",
     .tables = compare_tables,
     .needs = ARG_SIZES,
@@ -40,6 +40,8 @@ const command_t command_compare = {
              "      which schedule, and which ranks on which host\n"
              "  dualpipe compare --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned --memory-cap 12\n"
              "      each with its segments beside each other as these costs make it best, in this memory\n"
+             "  dualpipe compare --ranks 8 --microbatches 40 --layers 1x61,5.45\n"
+             "      a head that costs as much as five layers: each schedule with the layers cut as it likes best\n"
              "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n"
              "\n"
              "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n"};
@@ -97,6 +99,8 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
         status = plan_costs(args, plan->schedule, &costs);
     if (status >= 0)
         status = plan_place(plan, entry->placing, &costs);
+    if (status >= 0 && args->layers != NULL)
+        status = plan_layers(plan, &costs);
     if (status >= 0)
         status = plan_overlap(plan, &costs);
     if (status >= 0)
@@ -321,6 +325,8 @@ static int run_compare(const args_t *args)
     dp_status_t status;
     int code = CMD_OK;
 
+    if (args->scales_given && args->layers != NULL)
+        return args_usage(args, "either --stage-scale or --layers");
     if (!args->scales_given)
         plan_leave_scales(args);
     status = make_table(&table);

@@ -8,16 +8,8 @@
 #include "commands.h"
 #include "plan.h"
 
-static const option_row_t partition_options[] = {
-    {.name = "layers",
-     .value = "LIST",
-     .kind = OPTION_TEXT,
-     .at = offsetof(args_t, layers),
-     .help = "what each layer takes beside the others, embedding, head and loss included: 0.3,1x61,2.5 are 63 layers, "
-             "61 of which cost 1"},
-    {.kind = OPTION_END}};
-static const option_row_t *const partition_tables[] = {partition_options, args_method,    args_sizes, args_cost,
-                                                       args_ranks,        args_transport, NULL};
+static const option_row_t *const partition_tables[] = {args_layers, args_method,    args_sizes, args_cost,
+                                                       args_ranks,  args_transport, NULL};
 
 const command_t command_partition = {
     .name = "partition",
@@ -36,59 +28,13 @@ const command_t command_partition = {
              "\n"
              "exit status: 0 done, 1 a file could not be read, 2 wrong usage, 20 the schedule is rejected\n"};
 
-typedef struct layers {
-    double *costs;
-    int32_t count;
-} layers_t;
-
-enum { LAYERS_MAX = 65536 };
-
-/* 0.3,1x61,2.5 */
-static int read_layers(const args_t *args, layers_t *layers)
+static dp_status_t simulate_partition(const plan_t *plan, const int32_t *first, double *scale, double *step_out)
 {
-    const char *at = args->layers;
-
-    layers->costs = calloc(LAYERS_MAX, sizeof(*layers->costs));
-    if (layers->costs == NULL)
-        return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for a list of layers"));
-    while (*at != 0) {
-        long times = 1;
-        double cost;
-        const char *end = cost_keys_number(at, &cost);
-        char *rest;
-
-        if (end != NULL && *end == 'x') {
-            times = strtol(end + 1, &rest, 10);
-            end = rest != end + 1 ? rest : NULL;
-        }
-        if (end == NULL || (*end != ',' && *end != 0) || (*end == ',' && end[1] == 0) || cost <= 0 || times < 1 ||
-            times > LAYERS_MAX - layers->count)
-            return args_usage(args,
-                              "--layers %s: at \"%s\": a cost above 0, or a cost and how often as in 1x61, is expected",
-                              args->layers, at);
-        while (times-- > 0)
-            layers->costs[layers->count++] = cost;
-        at = *end == ',' ? end + 1 : end;
-    }
-    return CMD_OK;
-}
-
-static dp_status_t simulate_partition(const plan_t *plan, const layers_t *layers, const int32_t *first, double *scale,
-                                      double *step_out)
-{
-    int32_t stages = dp_schedule_stages(plan->schedule);
     dp_costs_t costs = plan->args->costs;
     dp_simulation_t result = {.struct_size = sizeof(result)};
-    double all = 0;
     dp_status_t status;
 
-    for (int32_t i = 0; i < layers->count; i++)
-        all += layers->costs[i];
-    for (int32_t s = 0; s < stages; s++) {
-        scale[s] = 0;
-        for (int32_t i = first[s]; i < first[s + 1]; i++)
-            scale[s] += layers->costs[i] * stages / all;
-    }
+    plan_layer_scales(plan, first, scale);
     costs.stage_scale = scale;
     status = dp_simulate(plan->program, &costs, 0, &result);
     *step_out = result.step_time;
@@ -112,25 +58,25 @@ static void say(const int32_t *first, const double *scale, int32_t stages, doubl
     printf("\n");
 }
 
-static dp_status_t partition(const plan_t *plan, const layers_t *layers)
+static dp_status_t partition(const plan_t *plan)
 {
     int32_t stages = dp_schedule_stages(plan->schedule);
     int32_t *first = calloc(2 * ((size_t)stages + 1), sizeof(*first)), *even = first + stages + 1;
     double *scale = calloc((size_t)stages, sizeof(*scale)), step = 0, even_step = 0;
     dp_partition_request_t request = {.struct_size = sizeof(request),
-                                      .layers = layers->count,
-                                      .layer_costs = layers->costs,
+                                      .layers = plan->args->nlayers,
+                                      .layer_costs = plan->args->layers,
                                       .program = plan->program,
                                       .costs = &plan->args->costs};
     dp_status_t status = first != NULL && scale != NULL ? dp_partition(&request, first, &step)
                                                         : dp_fail(DP_ERR_NOMEM, "no memory for %d stages", stages);
 
     for (int32_t s = 0; s <= stages && status >= 0; s++)
-        even[s] = (int32_t)((int64_t)layers->count * s / stages);
+        even[s] = (int32_t)((int64_t)plan->args->nlayers * s / stages);
     if (status >= 0)
-        status = simulate_partition(plan, layers, even, scale, &even_step);
+        status = simulate_partition(plan, even, scale, &even_step);
     if (status >= 0)
-        status = simulate_partition(plan, layers, first, scale, &step);
+        status = simulate_partition(plan, first, scale, &step);
     if (status >= 0)
         say(first, scale, stages, step, even_step);
     free(first);
@@ -140,23 +86,19 @@ static dp_status_t partition(const plan_t *plan, const layers_t *layers)
 
 static int run_partition(const args_t *args)
 {
-    layers_t layers = {NULL, 0};
     plan_t plan = {.args = args};
-    int code = CMD_OK;
+    int code;
 
     if (args->layers == NULL)
         return args_usage(args, "--layers LIST is required");
     plan_leave_scales(args);
-    code = read_layers(args, &layers);
-    if (code == CMD_OK)
-        code = plan_program(args, &plan);
+    code = plan_program(args, &plan);
     if (code == CMD_OK) {
-        dp_status_t status = partition(&plan, &layers);
+        dp_status_t status = partition(&plan);
 
         code = status >= 0 ? CMD_OK : args_failed(args, status);
     }
     plan_clear(&plan);
-    free(layers.costs);
     return code;
 }
 

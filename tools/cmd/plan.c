@@ -224,6 +224,48 @@ dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *cos
     return status;
 }
 
+void plan_layer_scales(const plan_t *plan, const int32_t *first, double *scale_out)
+{
+    const int32_t stages = dp_schedule_stages(plan->schedule);
+    double all = 0.0;
+
+    for (int32_t i = 0; i < plan->args->nlayers; i++)
+        all += plan->args->layers[i];
+    for (int32_t s = 0; s < stages; s++) {
+        scale_out[s] = 0.0;
+        for (int32_t i = first[s]; i < first[s + 1]; i++)
+            scale_out[s] += plan->args->layers[i] * stages / all;
+    }
+}
+
+dp_status_t plan_layers(plan_t *plan, dp_costs_t *costs)
+{
+    const size_t stages = (size_t)dp_schedule_stages(plan->schedule);
+    const dp_lower_options_t options = {
+        .struct_size = sizeof(options), .transport = plan->args->transport, .slots = plan_slots(plan->args)};
+    dp_partition_request_t request = {.struct_size = sizeof(request),
+                                      .layers = plan->args->nlayers,
+                                      .layer_costs = plan->args->layers,
+                                      .costs = costs};
+    dp_program_t *program = NULL;
+    int32_t *first = calloc(stages + 1, sizeof(*first));
+    dp_status_t status;
+
+    plan->stage_scale = calloc(stages, sizeof(*plan->stage_scale));
+    status = first != NULL && plan->stage_scale != NULL ? dp_program_lower(plan->schedule, &options, &program)
+                                                        : dp_fail(DP_ERR_NOMEM, "no memory for %zu stages", stages);
+    request.program = program;
+    if (status >= 0)
+        status = dp_partition(&request, first, NULL);
+    if (status >= 0) {
+        plan_layer_scales(plan, first, plan->stage_scale);
+        costs->stage_scale = plan->stage_scale;
+    }
+    dp_program_free(program);
+    free(first);
+    return status;
+}
+
 int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
 {
     int code = plan_program(args, plan);
@@ -254,6 +296,7 @@ void plan_clear(plan_t *plan)
     dp_program_free(plan->program);
     dp_schedule_free(plan->schedule);
     free(plan->host_of);
+    free(plan->stage_scale);
     *plan = (plan_t){.args = plan->args};
 }
 

@@ -16,6 +16,7 @@ typedef struct plan {
     int32_t *host_of;          /* [ranks] where there is a topology; else NULL */
     dp_topology_t topology;
     dp_costs_t costs;           /* struct_size 0: not known yet */
+    double *stage_scale;        /* of plan_layers */
     double published;           /* step in the order of --inference where one is planned; else 0 */
     dp_simulation_t simulation; /* struct_size 0: not simulated */
 } plan_t;
@@ -36,6 +37,12 @@ dp_status_t plan_overlap(plan_t *plan, const dp_costs_t *costs);
 /* Puts the topology of a command line, if any, into the costs of plan->schedule; plan holds what it
  * points to. */
 dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *costs);
+/* Cuts the --layers of a command line onto the stages of plan->schedule, for a short step; plan
+ * holds the scales that the costs then have. DP_ERR_INVALID: more stages than layers. */
+dp_status_t plan_layers(plan_t *plan, dp_costs_t *costs);
+/* [stages] what each stage takes beside the mean one when stage s holds --layers first[s] to
+ * first[s + 1] - 1. */
+void plan_layer_scales(const plan_t *plan, const int32_t *first, double *scale_out);
 /* Says on stderr that the stage scales of a costs file, if any, are left out. */
 void plan_leave_scales(const args_t *args);
 /* The file has the format of torch.distributed.pipelining: its name ends in ".csv". */
