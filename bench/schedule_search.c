@@ -17,15 +17,16 @@ static const struct {
     const char *name;
     dp_costs_t costs;
 } sets[] = {
-    {"F=1,I=1,W=1", {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
-    {"F=1,I=1,W=1,HOP=0.1", {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.1, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
-    {"F=1,I=1,W=1,HOP=0.3", {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.3, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
-    {"F=1,I=1.4,W=0.6", {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
-    {"F=1,I=0.8,W=1.2", {sizeof(dp_costs_t), 1, 0.8, 1.2, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
-    {"F=1,I=1,W=1,FB=2.4", {sizeof(dp_costs_t), 1, 1, 1, 0, 2.4, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
-    {"F=1,I=1,W=1,FB=2.4,HOP=0.1", {sizeof(dp_costs_t), 1, 1, 1, 0, 2.4, 0.1, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
+    {"F=1,I=1,W=1", {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .barrier = 1}},
+    {"F=1,I=1,W=1,HOP=0.1", {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .hop = 0.1, .barrier = 1}},
+    {"F=1,I=1,W=1,HOP=0.3", {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .hop = 0.3, .barrier = 1}},
+    {"F=1,I=1.4,W=0.6", {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1.4, .w = 0.6, .barrier = 1}},
+    {"F=1,I=0.8,W=1.2", {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 0.8, .w = 1.2, .barrier = 1}},
+    {"F=1,I=1,W=1,FB=2.4", {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .fb = 2.4, .barrier = 1}},
+    {"F=1,I=1,W=1,FB=2.4,HOP=0.1",
+     {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .fb = 2.4, .hop = 0.1, .barrier = 1}},
     {"F=1,I=1.4,W=0.6,FB=2.6,HOP=0.2",
-     {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.6, 0.2, 1, NULL, 0, 0, NULL, NULL, 0, NULL}},
+     {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1.4, .w = 0.6, .fb = 2.6, .hop = 0.2, .barrier = 1}},
 };
 
 /* deepseek-ai/profile-data, train.json, by `dualpipe trace costs`: milliseconds of a layer and

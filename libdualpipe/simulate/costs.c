@@ -28,6 +28,26 @@ static dp_status_t check_topology(const dp_topology_t *given, double bytes)
     return DP_OK;
 }
 
+static dp_status_t check_links(const dp_costs_t *costs, int32_t ranks)
+{
+    if (costs->nlinks < 0 || (costs->nlinks > 0 && costs->links == NULL))
+        return dp_fail(DP_ERR_INVALID, "simulate: %d links, and no list of them", costs->nlinks);
+    for (int32_t k = 0; k < costs->nlinks; k++) {
+        const dp_link_costs_t *link = &costs->links[k];
+
+        if (link->from < 0 || link->from >= ranks || link->to < 0 || link->to >= ranks)
+            return dp_fail(DP_ERR_INVALID, "simulate: a link from rank %d to %d, of %d ranks", link->from, link->to,
+                           ranks);
+        if (!dp__cost_in_bounds(link->hop) || !dp__cost_in_bounds(link->bandwidth) ||
+            (link->bandwidth > 0.0 && !dp__cost_in_bounds(costs->bytes / link->bandwidth)))
+            return dp_fail(DP_ERR_INVALID,
+                           "simulate: the link from rank %d to %d has HOP %g, BANDWIDTH %g; both have to be between 0 "
+                           "and %g, and so has what a message takes",
+                           link->from, link->to, link->hop, link->bandwidth, DP__COST_MAX);
+    }
+    return DP_OK;
+}
+
 static dp_status_t check_scales(const char *of, const double *scale, int32_t count)
 {
     for (int32_t k = 0; scale != NULL && k < count; k++)
@@ -62,6 +82,7 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, const dp_schedule_t *sche
                        resolved_out->bytes / resolved_out->bandwidth, DP__COST_MAX);
     DO(check_scales("stage", resolved_out->stage_scale, dp_schedule_stages(schedule)));
     DO(check_scales("rank", resolved_out->rank_scale, schedule->ranks));
+    DO(check_links(resolved_out, schedule->ranks));
     if (resolved_out->topology != NULL)
         return check_topology(resolved_out->topology, resolved_out->bytes);
     return DP_OK;
@@ -71,8 +92,13 @@ dp__message_time_t dp__costs_message(const dp_costs_t *costs, int32_t from, int3
 {
     const dp_topology_t *t = costs->topology;
     bool near = t == NULL || t->host_of == NULL || t->host_of[from] == t->host_of[to];
-    double bandwidth = t == NULL ? costs->bandwidth : near ? t->near_bandwidth : t->far_bandwidth;
+    const double bandwidth = t == NULL ? costs->bandwidth : near ? t->near_bandwidth : t->far_bandwidth;
 
+    for (int32_t k = 0; k < costs->nlinks; k++)
+        if (costs->links[k].from == from && costs->links[k].to == to)
+            return (dp__message_time_t){
+                .link = costs->links[k].bandwidth > 0.0 ? costs->bytes / costs->links[k].bandwidth : 0.0,
+                .hop = costs->links[k].hop};
     return (dp__message_time_t){.link = bandwidth > 0.0 ? costs->bytes / bandwidth : 0.0,
                                 .hop = t == NULL ? costs->hop
                                        : near    ? t->near_hop

@@ -183,15 +183,15 @@ START_TEST(transfers_without_limit_are_dataflow)
                {"dualpipev", 2, 4},   {"dualpipev", 3, 7}, {"dualpipev", 4, 10},
                {"dualpipev", 8, 21}};
     static const dp_costs_t costs[] = {
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, 0, 1.5, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, -1, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
+        {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .b = 2, .fb = 2, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 10, .i = 11, .w = 9, .b = 20, .fb = 30, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 10, .i = 9, .w = 11, .b = 20, .fb = 30, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 8, .i = 10, .w = 10, .b = 20, .fb = 23, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .hop = 0.25, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 3, .fb = 3, .hop = 1.5, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 3, .i = 2, .w = 1, .b = -1, .hop = 1.5, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 3, .i = 2, .w = 1, .b = -1, .fb = -1, .barrier = 1},
     };
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
@@ -234,8 +234,13 @@ START_TEST(recorded_replays_come_out)
             continue;
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
-        costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0,   1,
-                             NULL,          0,         0,         NULL,      NULL,      0,          NULL};
+        costs = (dp_costs_t){.struct_size = sizeof(costs),
+                             .f = f * scale,
+                             .i = i * scale,
+                             .w = w * scale,
+                             .b = b * scale,
+                             .fb = fb * scale,
+                             .barrier = 1};
         got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
         for (int32_t r = 0; r < ranks; r++) {
             got_low = fmin(got_low, got.bubble[r]);
@@ -405,7 +410,8 @@ START_TEST(weights_and_activations_by_hand)
 {
     static const list_t lists[] = {{"F0 F1 I0 I1 W1 W0"}};
     dp_schedule_t *schedule = by_hand(DP_PLACE_LINE, 1, 2, 0, lists);
-    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0, NULL, NULL, 0, NULL};
+    dp_costs_t costs = {
+        .struct_size = sizeof(costs), .f = 1.5, .i = 2.0, .w = 0.25, .b = 100.0, .fb = 100.0, .hop = 7.0, .barrier = 1};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
 
     ck_assert_double_eq_tol(got.step_time, 2 * 1.5 + 2 * 2.0 + 2 * 0.25, 1e-12);
@@ -420,9 +426,14 @@ START_TEST(a_pair_of_unlike_stages_gains_in_proportion)
 {
     static const double scale[] = {1.0, 3.0};
     dp_schedule_t *schedule = generate("dualpipe", 2, 8, 0);
-    dp_costs_t costs = {sizeof(costs), 1.0, 1.0, 1.0, 2.0, 1.5, 0.0, 1, scale,
-                        /* a pair takes half of F + B */
-                        0.0, 0.0, NULL, NULL, 0.0, NULL};
+    dp_costs_t costs = {.struct_size = sizeof(costs),
+                        .f = 1.0,
+                        .i = 1.0,
+                        .w = 1.0,
+                        .b = 2.0,
+                        .fb = 1.5, /* a pair takes half of F + B */
+                        .barrier = 1,
+                        .stage_scale = scale};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
     for (int32_t r = 0; r < 2; r++) {
@@ -554,16 +565,55 @@ START_TEST(a_slow_rank_of_two_directions_is_busy_longer)
 }
 END_TEST
 
+/* Two hosts are links that are not as the others, one by one. */
+START_TEST(hosts_are_links_one_by_one)
+{
+    static const int32_t hosts[] = {0, 0, 1, 1};
+    const dp_topology_t topology = {sizeof(topology), 4, hosts, 0.25, 8, 2, 1};
+    const dp_link_costs_t links[] = {{1, 2, 2, 1}, {2, 1, 2, 1}, {1, 2, 9, 9}, {0, 0, 9, 9}};
+
+    for (int method = 0; method < 2; method++) {
+        dp_schedule_t *schedule = generate(method == 0 ? "zb1p" : "dualpipe", 4, 12, 0);
+        dp_costs_t by_host = unit, by_link = unit;
+        dp_simulation_t got, want;
+
+        by_host.bytes = by_link.bytes = 1.5;
+        by_host.topology = &topology;
+        by_link.hop = 0.25;
+        by_link.bandwidth = 8;
+        by_link.links = links;
+        by_link.nlinks = 4; /* of two for the same ranks the first counts */
+        got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &by_link, 0);
+        want = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &by_host, 0);
+        ck_assert_double_eq(got.step_time, want.step_time);
+        dp_simulation_clear(&got);
+        by_link.links = links + 1; /* one way alone */
+        by_link.nlinks = 1;
+        got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &by_link, 0);
+        ck_assert_double_lt(got.step_time, want.step_time);
+        dp_simulation_clear(&got);
+        dp_simulation_clear(&want);
+        dp_schedule_free(schedule);
+    }
+}
+END_TEST
+
 START_TEST(wrong_arguments_are_refused)
 {
     dp_schedule_t *schedule = generate("1f1b", 2, 2, 0);
     dp_program_t *program = lower(schedule, DP_TRANSPORT_CREDITS, 2);
     dp_simulation_t got = {.struct_size = sizeof(got)}, unset = {.struct_size = 0};
     double scales[] = {1.0, NAN}, negative[] = {1.0, -1.0};
-    dp_costs_t bad[14];
+    const dp_link_costs_t link[] = {{0, 2, 1, 1}, {-1, 0, 1, 1}, {0, 1, -1, 0}, {0, 1, 0, NAN}, {0, 1, 0, 1e-300}};
+    dp_costs_t bad[19];
 
-    for (int k = 0; k < 14; k++)
+    for (int k = 0; k < 19; k++)
         bad[k] = unit;
+    for (int k = 14; k < 19; k++) {
+        bad[k].bytes = 1.0;
+        bad[k].nlinks = 1;
+        bad[k].links = &link[k - 14];
+    }
     bad[0].struct_size = DP_COSTS_MIN - 1;
     bad[1].f = -1.0;
     bad[2].i = NAN;
@@ -578,7 +628,7 @@ START_TEST(wrong_arguments_are_refused)
     bad[11].bytes = 1e10, bad[11].bandwidth = 1e-10;
     bad[12].rank_scale = scales;
     bad[13].rank_scale = negative;
-    for (int k = 0; k < 14; k++)
+    for (int k = 0; k < 19; k++)
         ck_assert_msg(dp_simulate(program, &bad[k], 0, &got) == DP_ERR_INVALID, "costs %d were taken", k);
     ck_assert_int_eq(dp_simulate(program, NULL, 0, &got), DP_ERR_INVALID);
     ck_assert_int_eq(dp_simulate(NULL, &unit, 0, &got), DP_ERR_INVALID);
@@ -862,11 +912,19 @@ START_TEST(both_transports_equal_their_definition)
         int32_t ranks, microbatches;
     } all[] = {{"1f1b", 4, 6},      {"dualpipe", 4, 8}, {"dualpipe", 4, 12},
                {"dualpipev", 3, 7}, {"zbv", 3, 6},      {"interleaved", 3, 6}};
-    static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-                                       {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 1.75, 1, NULL, 0, 0, NULL, NULL, 0, NULL},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 6, 8, NULL, NULL, 0, NULL},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 11, 4, NULL, NULL, 0, NULL}};
+    static const dp_costs_t costs[] = {
+        {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 8, .i = 10, .w = 10, .b = 20, .fb = 23, .hop = 3, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .hop = 1.75, .barrier = 1},
+        {.struct_size = sizeof(dp_costs_t),
+         .f = 1,
+         .i = 1,
+         .w = 1,
+         .hop = 0.25,
+         .barrier = 1,
+         .bytes = 6,
+         .bandwidth = 8},
+        {.struct_size = sizeof(dp_costs_t), .f = 1, .i = 1, .w = 1, .barrier = 1, .bytes = 11, .bandwidth = 4}};
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
         dp_schedule_t *schedule = generate(all[a].method, all[a].ranks, all[a].microbatches, 0);
@@ -924,7 +982,8 @@ START_TEST(the_timeline_shows_what_the_figures_say)
 
     for (size_t m = 0; m < 4; m++) {
         dp_schedule_t *schedule = generate(methods[m], 4, 12, 0);
-        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0, NULL, NULL, 0, NULL};
+        dp_costs_t costs = {
+            .struct_size = sizeof(costs), .f = 8, .i = 10, .w = 9, .b = 20, .fb = 23, .hop = 1.5, .barrier = 1};
         dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
         ck_assert_int_eq(dp_timeline_ranks(got.timeline), 4);
@@ -1103,6 +1162,7 @@ int main(void)
     SUITE_ADD(suite, weights_and_activations_by_hand);
     SUITE_ADD(suite, a_pair_of_unlike_stages_gains_in_proportion);
     SUITE_ADD(suite, a_slow_rank_is_a_rank_of_slow_stages);
+    SUITE_ADD(suite, hosts_are_links_one_by_one);
     SUITE_ADD(suite, a_slow_rank_of_two_directions_is_busy_longer);
     SUITE_ADD(suite, wrong_arguments_are_refused);
     SUITE_ADD(suite, evaluation_is_three_calls);

@@ -11,8 +11,8 @@
  * (dp_costs_measure). All functions here return DP_ERR_INVALID for wrong arguments and
  * DP_ERR_NOMEM. Each names its other errors.
  *
- * Since 0.2: dp_costs_t.r, .rank_scale; dp_segment_costs_t.r, .list_r, .backward_buffer, .fine_f,
- * .fine_i, .fine_w; dp_simulation_t.peak_backward_buffers. */
+ * Since 0.2: dp_costs_t.r, .rank_scale, .nlinks, .links; dp_segment_costs_t.r, .list_r,
+ * .backward_buffer, .fine_f, .fine_i, .fine_w; dp_simulation_t.peak_backward_buffers. */
 #ifndef DUALPIPE_SIMULATE_H
 #define DUALPIPE_SIMULATE_H
 
@@ -37,6 +37,12 @@ typedef struct dp_topology {
     double far_hop, far_bandwidth;
 } dp_topology_t;
 #define DP_TOPOLOGY_MIN DP_SIZE_TO(dp_topology_t, far_bandwidth)
+
+/** The link from one rank to another, where it is not as all others. Frozen: never grows. */
+typedef struct dp_link_costs {
+    int32_t from, to;      /* ranks; what comes back has another link */
+    double hop, bandwidth; /* as in dp_costs_t */
+} dp_link_costs_t;
 
 /** Costs in any one unit of time, for the work of one device on one micro-batch. Where C chunks on
  * a rank share the model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size
@@ -67,6 +73,9 @@ typedef struct dp_costs {
     /* [ranks] factor per rank, of its operations and of its segments on every lane; messages take
      * what their link says. NULL: 1 everywhere. Borrowed during a call */
     const double *rank_scale;
+    /* [nlinks] links that count before hop, bandwidth and topology. Borrowed during a call */
+    int32_t nlinks;
+    const dp_link_costs_t *links;
 } dp_costs_t;
 #define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, r)
 
