@@ -316,7 +316,7 @@ static dp_span_t span_of(const dp__trace_record_t *record, const dp__trace_detai
                        .microbatch = detail->value[DP__TRACE_MICROBATCH],
                        .chunk = (int16_t)(computes ? detail->value[DP__TRACE_CHUNK] : -1),
                        .stage = (int16_t)(computes ? detail->value[DP__TRACE_STAGE] : -1),
-                       .segment = -1,
+                       .segment = (int16_t)(computes ? detail->value[DP__TRACE_SEGMENT] : -1),
                        .kind = detail->kind,
                        .lane = detail->lane,
                        .pass = detail->pass == DP_OP_FB ? DP_OP_B : detail->pass,

@@ -102,37 +102,17 @@ static int read_layers(const command_t *command, const option_row_t *row, void *
     return CMD_OK;
 }
 
-/* 3:1.2,5:1.1 */
 static int read_rank_scale(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
     args_t *args = into;
-    const char *at = text;
+    dp_status_t status;
 
     (void)command, (void)row;
     free(args->rank_scale); /* of two lists the later one counts */
-    args->rank_scale = calloc(DP_MAX_RANKS, sizeof(*args->rank_scale));
-    args->scaled = 0;
-    if (args->rank_scale == NULL)
-        return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for the factors of %d ranks", DP_MAX_RANKS));
-    do {
-        char *end = NULL;
-        const long rank = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
-        double scale = 0.0;
-        const char *rest = rank >= 0 && *end == ':' ? cost_keys_number(end + 1, &scale) : NULL;
-
-        if (rest == NULL || (*rest != ',' && *rest != 0) || scale == 0.0 || rank >= DP_MAX_RANKS ||
-            args->rank_scale[rank] != 0.0)
-            return args_usage(args,
-                              "--rank-scale %s: at \"%s\": a rank and a factor above 0 are expected, each rank at most "
-                              "once, as in 3:1.2,5:1.1",
-                              text, at);
-        args->rank_scale[rank] = scale;
-        args->scaled = rank >= args->scaled ? (int32_t)rank + 1 : args->scaled;
-        at = rest;
-    } while (*at++ == ',');
-    for (int32_t r = 0; r < DP_MAX_RANKS; r++)
-        args->rank_scale[r] = args->rank_scale[r] == 0.0 ? 1.0 : args->rank_scale[r];
-    return CMD_OK;
+    status = cost_keys_ranks(text, &args->rank_scale, &args->scaled);
+    return status == DP_ERR_INVALID ? args_usage(args, "--rank-scale %s: %s", text, dp_last_error())
+           : status == DP_OK        ? CMD_OK
+                                    : args_failed(args, status);
 }
 
 /* What --recompute says beside the costs. Where no R was measured, a segment does its forward once

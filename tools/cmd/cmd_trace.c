@@ -13,6 +13,7 @@
 #include "tools/trace/trace_notes.h"
 #include "tools/trace/trace_print.h"
 #include "tools/trace/trace_view.h"
+#include "tools/trace/trace_what_if.h"
 
 /* What a page or a table calls the trace. */
 static const char *title_of(const char *path)
@@ -60,6 +61,8 @@ static dp_status_t put_costs(const trace_args_t *args, const dp_trace_t *trace, 
 
 static dp_status_t put_report(const trace_args_t *args, const dp_trace_t *trace, output_t *output)
 {
+    if (args->action == TRACE_WHAT_IF)
+        return trace_what_if_put(args, trace, title_of(args->files[0]), output);
     if (args->action == TRACE_COSTS)
         return put_costs(args, trace, output);
     return put_overlap(args, trace, output);

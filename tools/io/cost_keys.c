@@ -62,6 +62,33 @@ dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text)
     return DP_OK;
 }
 
+dp_status_t cost_keys_ranks(const char *text, double **scale_out, int32_t *named_out)
+{
+    double *scales = *scale_out = calloc(DP_MAX_RANKS, sizeof(*scales));
+
+    *named_out = 0;
+    if (scales == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the factors of %d ranks", DP_MAX_RANKS);
+    do {
+        char *end = NULL;
+        const long rank = *text >= '0' && *text <= '9' ? strtol(text, &end, 10) : -1;
+        double scale = 0.0;
+        const char *rest = rank >= 0 && *end == ':' ? cost_keys_number(end + 1, &scale) : NULL;
+
+        if (rest == NULL || (*rest != ',' && *rest != 0) || scale == 0.0 || rank >= DP_MAX_RANKS || scales[rank] != 0.0)
+            return dp_fail(DP_ERR_INVALID,
+                           "at \"%.40s\": a rank and a factor above 0 are expected, each rank at most once, as in "
+                           "3:1.2,5:1.1",
+                           text);
+        scales[rank] = scale;
+        *named_out = rank >= *named_out ? (int32_t)rank + 1 : *named_out;
+        text = rest;
+    } while (*text++ == ',');
+    for (int32_t r = 0; r < DP_MAX_RANKS; r++)
+        scales[r] = scales[r] == 0.0 ? 1.0 : scales[r];
+    return DP_OK;
+}
+
 /* ---- files ---- */
 
 /* The line without its comment and the blanks around it. */

@@ -28,6 +28,9 @@ int cost_keys_find(const char *name, size_t length);
 const char *cost_keys_number(const char *text, double *value_out);
 /* Numbers with commas between them, into stage_scale. */
 dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text);
+/* A factor for each rank, 1 for those that "3:1.2,5:1.1" does not name: [DP_MAX_RANKS], the caller
+ * frees it, also after an error. *named_out: from this one on none is named. */
+dp_status_t cost_keys_ranks(const char *text, double **scale_out, int32_t *named_out);
 /* Lines KEY=VALUE, # comments, of a file ("-": standard input) into keys that are all free. Errors
  * name file and line. */
 dp_status_t cost_keys_read(const char *path, cost_keys_t *keys);

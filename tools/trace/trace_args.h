@@ -11,7 +11,14 @@
 
 #include "tools/io/format.h"
 
-typedef enum trace_action { TRACE_OVERLAP, TRACE_COSTS, TRACE_MERGE, TRACE_VIEW } trace_action_t;
+typedef enum trace_action { TRACE_OVERLAP, TRACE_COSTS, TRACE_MERGE, TRACE_VIEW, TRACE_WHAT_IF } trace_action_t;
+
+/* --link 1:2:0.5 */
+typedef struct trace_link {
+    int32_t ranks[2];
+    double ms; /* of a message */
+} trace_link_t;
+enum { TRACE_LINKS = 16 };
 
 /* Regular expressions, joined; NULL: none was given. */
 typedef struct trace_pattern {
@@ -31,6 +38,11 @@ typedef struct trace_args {
     int64_t memory_mib;                            /* 0: not given */
     const char *annotations[DP_TRACE_ANNOTATIONS]; /* --annotation */
     int nannotations;
+    double *rank_scale; /* [DP_MAX_RANKS]; NULL: not given */
+    int32_t scaled;     /* rank_scale says nothing of ranks from this one on */
+    trace_link_t links[TRACE_LINKS];
+    int32_t nlinks;
+    const char *partition; /* "4,4,3,5"; NULL: not given */
 } trace_args_t;
 
 extern const command_t command_trace;
