@@ -98,6 +98,7 @@ typedef struct session {
     bool unsaved;    /* the last save failed */
     bool incomplete; /* an output is missing or was cut */
     bool stopped;    /* by SIGTERM, behind a save */
+    int32_t slow;    /* 1 more than the straggler that was told of */
 } session_t;
 
 static int is_first_rank(const session_t *s)
@@ -222,6 +223,25 @@ static void print_progress(const session_t *s, int64_t step, const step_result_t
               terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
               result->rate, trainer_tokens(t, step + 1) / s->history.seconds, (int)(left / 60), (int)fmod(left, 60),
               terminal && step != o->steps - 1 ? "" : "\n");
+}
+
+/* Once of each that is slow after another. */
+static dp_status_t tell_straggler(session_t *s)
+{
+    const options_t *o = &s->options;
+    dp_straggler_t slow = {.struct_size = sizeof(slow)};
+    const dp_status_t status = dp_group_straggler(s->group, &slow);
+
+    if (status < 0 || slow.rank < 0 || slow.rank + 1 == s->slow || !is_first_rank(s))
+        return status;
+    s->slow = slow.rank + 1;
+    fprintf(stderr,
+            "%strain_moe: %s takes %.2f times as long as its peers for the same work, in the latest %d steps. If that "
+            "lasts, cut the layers anew: --partition auto, or with `dualpipe partition --layers 1x%lld --method %s "
+            "--ranks %lld --microbatches %lld --rank-scale %lld:%.2f`\n",
+            isatty(STDERR_FILENO) ? "\r\033[K" : "", slow.name, slow.times, slow.steps, (long long)o->layers,
+            o->schedule, (long long)o->pp, (long long)o->microbatches, slow.rank % (long long)o->pp, slow.times);
+    return DP_OK;
 }
 
 static dp_status_t validate(session_t *s, int64_t steps)
@@ -354,7 +374,7 @@ static dp_status_t take_step(session_t *s, int64_t step, bool *stop_out)
     h->norm[step] = result.norm;
     h->steps = step + 1;
     print_progress(s, step, &result);
-    return status;
+    return status == DP_OK ? tell_straggler(s) : status;
 }
 
 /* Makes this rank ready for step *step, which is the others' where they hold it, and else that of

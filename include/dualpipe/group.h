@@ -11,7 +11,7 @@
  *
  * Order at the end: dp_pipeline_close, then dp_group_leave.
  *
- * Since 0.2: dp_group_environment_t.again, .job. */
+ * Since 0.2: dp_group_environment_t.again, .job; dp_group_straggler. */
 #ifndef DUALPIPE_GROUP_H
 #define DUALPIPE_GROUP_H
 
@@ -97,6 +97,25 @@ DP_API DP_CHECKED dp_status_t dp_group_local(int32_t size, const dp_group_option
 DP_API DP_CHECKED dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out);
 /** Returns when all ranks have called it. [collective] [blocks] */
 DP_API DP_CHECKED dp_status_t dp_group_barrier(dp_group_t *group);
+
+/** A rank that is slow. The caller sets struct_size. */
+typedef struct dp_straggler {
+    uint32_t struct_size;
+    int32_t rank;   /* -1: none, or this rank does not know */
+    double times;   /* as long as its peers it takes for the same work, */
+    int32_t steps;  /* in so many of the latest training steps */
+    char name[128]; /* "rank 3 (pid 4711 on host7)" */
+} dp_straggler_t;
+#define DP_STRAGGLER_MIN DP_SIZE_TO(dp_straggler_t, name)
+
+/** Who takes longer than its peers for the same work, step after step. Rank 0 knows, and ranks that
+ * are threads do. The work is an attention segment (DP_ROLE_ATTENTION), of which the shortest F, I
+ * and W of each step count. So neither the cut of the layers, nor routing, nor what else a machine
+ * does at times makes a straggler. Peers are the ranks at the same place of the other copies of the
+ * model; of a single copy, all ranks. A straggler takes at least 1.15 times as long as they, in
+ * three of four steps longer than they in three of four, and clearly longer than they differ.
+ * `dualpipe status` says the same. DP_ERR_INVALID. [any] */
+DP_API DP_CHECKED dp_status_t dp_group_straggler(dp_group_t *group, dp_straggler_t *straggler_out);
 
 /* ---- the end of a job ---- */
 

@@ -64,6 +64,7 @@ static inline int32_t dp__world_rank(const dp__grid_t *g, int32_t p, int32_t e, 
 typedef struct dp__run {
     uint32_t step;
     uint64_t calls;         /* steps begun in this epoch */
+    uint64_t pace_ns;       /* dp__step_call_t.pace_ns of the latest step */
     const dp__plan_t *plan; /* of the step in progress or failed; NULL before the first */
     int32_t enqueueing;     /* span of the operation that is being put on its lane, -1: none */
     dp__running_t running[DP__RUNNING];

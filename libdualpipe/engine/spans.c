@@ -99,7 +99,29 @@ void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan)
     p->trace.records[0].start_ns = p->host->now_ns(p->host);
 }
 
-static void tell_progress(const dp_pipeline_t *p, const dp__plan_t *plan)
+static bool is_attention(const dp_pipeline_t *p, const dp_span_t *span)
+{
+    return span->chunk >= 0 && span->segment >= 0 &&
+           p->chunks[span->chunk].stage->segments[span->segment].segment->role == DP_ROLE_ATTENTION;
+}
+
+/* The least that attention took in a training step: work that all ranks have alike. */
+static uint64_t find_pace(const dp_pipeline_t *p, const dp__plan_t *plan)
+{
+    const dp_span_t *all = p->trace.records;
+    int64_t least[DP_OP_W + 1] = {0};
+
+    for (int32_t i = 1; i < plan->nspans && plan == &p->plans.training; i++) {
+        const int64_t length = all[i].end_ns - all[i].start_ns;
+
+        if (all[i].kind == DP_SPAN_COMPUTE && all[i].pass <= DP_OP_W && all[i].end_ns > 0 && length > 0 &&
+            (least[all[i].pass] == 0 || length < least[all[i].pass]) && is_attention(p, &all[i]))
+            least[all[i].pass] = length;
+    }
+    return (uint64_t)(least[DP_OP_F] + least[DP_OP_I] + least[DP_OP_W]);
+}
+
+static void tell_progress(dp_pipeline_t *p, const dp__plan_t *plan)
 {
     const dp_span_t *all = p->trace.records;
     uint64_t busy_ns = 0;
@@ -107,6 +129,7 @@ static void tell_progress(const dp_pipeline_t *p, const dp__plan_t *plan)
     for (int32_t i = 1; i < plan->nspans; i++)
         if (all[i].kind == DP_SPAN_COMPUTE && all[i].lane == DP_LANE_COMPUTE && all[i].end_ns > 0)
             busy_ns += all[i].busy_ns > 0 ? all[i].busy_ns : (uint64_t)(all[i].end_ns - all[i].start_ns);
+    p->run.pace_ns = find_pace(p, plan);
     dp__group_progress(p->group, (uint64_t)p->run.step + 1, (uint64_t)(all[0].end_ns - all[0].start_ns), busy_ns);
 }
 

@@ -130,6 +130,7 @@ static dp__step_call_t call_of(const dp_pipeline_t *p)
     return (dp__step_call_t){.pipeline = p->serial,
                              .call = p->run.calls,
                              .step = p->run.step,
+                             .pace_ns = p->run.pace_ns,
                              .first = (uint64_t)(dp_group_rank(p->group) - p->grid.p),
                              .count = (uint64_t)p->grid.pp};
 }

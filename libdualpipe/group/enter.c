@@ -92,7 +92,7 @@ static dp_status_t make_tables(dp__process_t *p)
     p->connections.room = dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2;
     if (!dp__arrays(DP__ARRAY(p->connections.all, p->connections.room),
                     DP__ARRAY(p->connections.polls, 2 * p->connections.room + 3), DP__ARRAY(p->contacts, talks),
-                    DP__ARRAY(p->hub.gather.here, talks), DP__ARRAY(p->hub.said, talks),
+                    DP__ARRAY(p->hub.gather.here, talks), DP__ARRAY(p->hub.said, talks), DP__ARRAY(p->hub.paces, talks),
                     DP__ARRAY(p->hub.before, talks), DP__ARRAY(p->hub.guards, talks)))
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     p->beat.next_ns = p->beat.looked_ns = 0;
@@ -206,6 +206,8 @@ static void forget_talk(dp__process_t *p)
     p->hub.gather.number = 1;
     p->hub.gather.arrived = 0;
     memset(p->hub.said, 0, (dp__is_hub(p) ? (size_t)p->group.size : 1) * sizeof(*p->hub.said));
+    memset(p->hub.paces, 0, (dp__is_hub(p) ? (size_t)p->group.size : 1) * sizeof(*p->hub.paces));
+    p->hub.straggler = 0;
     memset(p->hub.gather.here, 0, (dp__is_hub(p) ? (size_t)p->group.size : 1) * sizeof(bool));
 }
 

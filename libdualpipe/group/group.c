@@ -5,6 +5,7 @@
 #include "base/do.h"
 #include "base/environment.h"
 #include "base/sized.h"
+#include "group/pace.h"
 #include "group/reform.h"
 #include "system/entries.h"
 
@@ -327,6 +328,16 @@ uint32_t dp__group_held(const dp_group_t *group, int32_t rank)
 dp_status_t dp__group_commit(dp_group_t *group)
 {
     return group->link->gather(group, DP__CONTROL_COMMIT, NULL, 0, NULL);
+}
+
+dp_status_t dp_group_straggler(dp_group_t *group, dp_straggler_t *straggler_out)
+{
+    dp_straggler_t found = {.struct_size = sizeof(found), .rank = -1, .steps = DP__PACE_STEPS};
+
+    DO(dp__sized_check("dp_group_straggler: the result", straggler_out, "dp_straggler_t", DP_STRAGGLER_MIN));
+    group->link->straggler(group, &found);
+    dp_sized_put(straggler_out, &found);
+    return DP_OK;
 }
 
 void dp__group_progress(dp_group_t *group, uint64_t steps, uint64_t step_ns, uint64_t busy_ns)

@@ -69,7 +69,8 @@ typedef struct dp__group_link {
     const char *(*apart)(const dp_group_t *group, int32_t a, int32_t b);
     dp_status_t (*clock)(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
     void (*tell_step)(dp_group_t *group, const dp__step_call_t *call);
-    void (*leave)(dp_group_t *group); /* releases the group */
+    void (*straggler)(dp_group_t *group, dp_straggler_t *found); /* found: none yet */
+    void (*leave)(dp_group_t *group);                            /* releases the group */
     /* After the end of the job: joins those that live on, and those that have come in dead ones'
      * places, as if for the first time. NULL: ranks cannot be replaced */
     dp_status_t (*reform)(dp_group_t *group);

@@ -61,5 +61,7 @@ void dp__status_close(dp__process_t *p);
 void dp__status_accept(dp__process_t *p);
 /* By what was said in a hang report that is over. */
 void dp__status_answer(dp__process_t *p);
+/* Fills *found if a rank is slow. */
+void dp__straggler_find(dp__process_t *p, dp_straggler_t *found);
 
 #endif

@@ -450,10 +450,12 @@ bool dp__hub_hear_step(dp__process_t *p, int32_t rank, const dp__step_call_t *ca
     const uint64_t size = (uint64_t)p->group.size, own = (uint64_t)rank;
     char text[DP__CAUSE_BYTES];
 
-    if (call->first > own || call->count > size || call->first + call->count > size || own - call->first >= call->count)
+    if (call->first > own || call->count > size || call->first + call->count > size || call->count == 0 ||
+        own - call->first >= call->count)
         return false;
     if (!dp__steps_hear(p->hub.said, p->group.size, rank, call, text, sizeof(text)))
         dp__cause_set(&p->cause, DP_ERR_MISMATCH, "%s", text);
+    dp__pace_hear(p->hub.paces, p->group.size, rank, call);
     return true;
 }
 

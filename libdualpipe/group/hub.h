@@ -6,6 +6,7 @@
 
 #include "group/connection.h"
 #include "group/hang_report.h"
+#include "group/pace.h"
 #include "group/peers.h"
 
 /* A GET that waits at the hub. */
@@ -37,6 +38,8 @@ typedef struct dp__hub {
     } gather;
     dp__hang_report_t hang_report;
     dp__step_calls_t *said; /* [size] of steps */
+    dp__pace_t *paces;      /* [size] */
+    int32_t straggler;      /* 0: none, else 1 more than its rank */
     /* joining again: [size] who lived when it began, pid 0: not; and open connections of then, 0:
      * none, else 1 + the descriptor */
     dp__peer_t *before;

@@ -5,10 +5,12 @@
 #include "base/do.h"
 #include "base/memory.h"
 #include "group/last_spans.h"
+#include "group/pace.h"
 #include "group/recorder.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct place {
     const void *mine;
@@ -26,6 +28,8 @@ typedef struct job {
     dp_signal_t controls;  /* how many are over */
     dp__verdict_t verdict; /* of the root of collect */
     dp__step_calls_t *said;
+    dp__pace_t *paces; /* [size] */
+    int32_t straggler; /* 0: none, else 1 more than its rank */
     place_t places[];
 } job_t;
 
@@ -188,7 +192,26 @@ static void local_tell_step(dp_group_t *group, const dp__step_call_t *call)
     pthread_mutex_lock(&job->mutex);
     if (!dp__steps_hear(job->said, job->size, group->rank, call, text, sizeof(text)))
         dp__cause_set(group->cause, DP_ERR_MISMATCH, "%s", text);
+    dp__pace_hear(job->paces, job->size, group->rank, call);
     pthread_mutex_unlock(&job->mutex);
+}
+
+static void local_straggler(dp_group_t *group, dp_straggler_t *found)
+{
+    job_t *job = job_of(group);
+    char host[DP__HOST_BYTES];
+    dp__straggler_t now;
+
+    pthread_mutex_lock(&job->mutex);
+    now = dp__pace_straggler(job->paces, job->size, job->straggler - 1);
+    job->straggler = now.rank + 1;
+    pthread_mutex_unlock(&job->mutex);
+    if (now.rank < 0)
+        return;
+    found->rank = now.rank;
+    found->times = now.times;
+    dp__host_name(host);
+    snprintf(found->name, sizeof(found->name), "rank %d (a thread of pid %d on %s)", now.rank, (int)getpid(), host);
 }
 
 /* ---- the end ---- */
@@ -228,6 +251,7 @@ static void free_job(job_t *job)
     for (int32_t r = 0; r < job->size; r++)
         free_recorders(job->places[r].recorders);
     dp__free(job->said);
+    dp__free(job->paces);
     dp__kv_fini(&job->kv);
     pthread_mutex_destroy(&job->mutex);
     dp__free(job);
@@ -354,6 +378,7 @@ static const dp__group_link_t local_link = {
     .apart = local_apart,
     .clock = local_clock,
     .tell_step = local_tell_step,
+    .straggler = local_straggler,
     .leave = local_leave,
 };
 
@@ -392,8 +417,9 @@ dp_status_t dp_group_local(int32_t size, const dp_group_options_t *options, dp_g
     dp__kv_init(&job->kv);
     pthread_mutex_init(&job->mutex, NULL);
     job->said = dp__calloc((size_t)size, sizeof(*job->said));
-    status = job->said != NULL ? make_groups(job, dp__scaled_ns(settled.hang_seconds), groups_out)
-                               : dp_fail(DP_ERR_NOMEM, "no memory for a job of %d ranks", size);
+    job->paces = dp__calloc((size_t)size, sizeof(*job->paces));
+    status = job->said != NULL && job->paces != NULL ? make_groups(job, dp__scaled_ns(settled.hang_seconds), groups_out)
+                                                     : dp_fail(DP_ERR_NOMEM, "no memory for a job of %d ranks", size);
     if (status != DP_OK)
         free_job(job);
     return status;

@@ -279,6 +279,17 @@ static void process_abort(dp_group_t *group, dp_status_t status, const char *mes
         end_job(p, status, message, 0);
 }
 
+static void process_straggler(dp_group_t *group, dp_straggler_t *found)
+{
+    dp__process_t *p = dp__process_of(group);
+
+    if (!dp__is_hub(p))
+        return;
+    pthread_mutex_lock(&p->mutex);
+    dp__straggler_find(p, found);
+    pthread_mutex_unlock(&p->mutex);
+}
+
 static void process_tell_step(dp_group_t *group, const dp__step_call_t *call)
 {
     dp__process_t *p = dp__process_of(group);
@@ -365,6 +376,7 @@ static const dp__group_link_t process_link = {
     .apart = process_apart,
     .clock = dp__process_clock,
     .tell_step = process_tell_step,
+    .straggler = process_straggler,
     .leave = process_leave,
     .reform = dp__process_reform,
     .held = process_held,

@@ -92,7 +92,7 @@ static double milliseconds(uint64_t ns)
 
 /* Who computes longest in a step, and how much longer than the mean; -1: nobody is known to
  * compute. */
-static int32_t find_straggler(const dp__process_t *p, double *times_out)
+static int32_t find_longest(const dp__process_t *p, double *times_out)
 {
     int32_t worst = -1, n = 0;
     double sum = 0;
@@ -109,11 +109,24 @@ static int32_t find_straggler(const dp__process_t *p, double *times_out)
     return worst;
 }
 
+void dp__straggler_find(dp__process_t *p, dp_straggler_t *found)
+{
+    const dp__straggler_t now = dp__pace_straggler(p->hub.paces, p->group.size, p->hub.straggler - 1);
+
+    p->hub.straggler = now.rank + 1;
+    if (now.rank < 0)
+        return;
+    found->rank = now.rank;
+    found->times = now.times;
+    dp__peer_name(p, now.rank, found->name, sizeof(found->name));
+}
+
 static size_t write_job(dp__process_t *p, char *text, size_t bytes)
 {
     const dp__progress_t *first = &p->hub.hang_report.answers[0].progress;
+    dp_straggler_t straggler = {.rank = -1};
     double times, resident = 0;
-    const int32_t straggler = find_straggler(p, &times);
+    const int32_t longest = find_longest(p, &times);
     int n;
 
     for (int32_t r = 0; r < p->group.size; r++)
@@ -121,9 +134,14 @@ static size_t write_job(dp__process_t *p, char *text, size_t bytes)
     n = snprintf(text, bytes, "job of %d ranks, hosts: %d: %llu steps, the latest took %.1f ms; %.1f MiB resident\n",
                  p->group.size, p->machines.count, (unsigned long long)first->steps, milliseconds(first->step_ns),
                  resident / (1 << 20));
-    if (straggler >= 0)
+    if (longest >= 0)
         n += snprintf(text + n, bytes - (size_t)n, "rank %d computes longest: %.1f ms of it, %.2f times the mean\n",
-                      straggler, milliseconds(p->hub.hang_report.answers[straggler].progress.busy_ns), times);
+                      longest, milliseconds(p->hub.hang_report.answers[longest].progress.busy_ns), times);
+    dp__straggler_find(p, &straggler);
+    if (straggler.rank >= 0)
+        n += snprintf(text + n, bytes - (size_t)n,
+                      "%s takes %.2f times as long as its peers for the same work, in the latest %d steps\n",
+                      straggler.name, straggler.times, DP__PACE_STEPS);
     return (size_t)n;
 }
 

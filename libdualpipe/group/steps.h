@@ -13,6 +13,8 @@ typedef struct dp__step_call {
     uint64_t pipeline; /* a number of the job's */
     uint64_t call;     /* steps that this pipeline began before */
     uint64_t step;     /* as the trainer counts */
+    /* of this rank's step before: the least time of an attention F, I and W together; 0: none */
+    uint64_t pace_ns;
     uint64_t closed, forward_only, round, rounds, microbatches;
     uint64_t first, count; /* the ranks of this copy of the model; what follows is equal on those */
     double loss_scale;

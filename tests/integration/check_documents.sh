@@ -110,6 +110,7 @@ export PATH
 
 "$build/dualpipe" schedule --method dualpipev --ranks 4 --microbatches 8 --format tsv --output "$work/mine.tsv"
 "$build/dualpipe" trace costs "$source/tests/data/trace/deepseek_v3_train_1f1b.json.gz" --output "$work/costs.txt"
+"$build/dualpipe" simulate --method 1f1b --ranks 4 --microbatches 8 --costs "$work/costs.txt" --lanes --format trace --output "$work/trace.json"
 
 loads() { # LAYERS EXPERTS SEED
     awk -v l="$1" -v e="$2" -v s="$3" 'BEGIN { srand(s)
@@ -133,6 +134,9 @@ prepare() { # DOCUMENT: a separate folder with the files that its commands read
     cp "$work/mine.tsv" "$place/mine.tsv"
     cp "$work/costs.txt" "$place/run/costs.txt"
     cp "$work/costs.txt" "$place/costs.txt"
+    mkdir "$place/demo"
+    cp "$work/trace.json" "$place/demo/trace.json"
+    cp "$work/trace.json" "$place/run/trace.json"
     cp "$source/tests/data/trace/deepseek_v3_train_1f1b.json.gz" "$place/trace.json.gz"
     for r in 0 1 2 3; do
         printf '{"distributedInfo":{"rank":%d},"traceEvents":[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2},

@@ -3,7 +3,8 @@
  * mock_attention_poke.c: attention_cpu with one number changed, to see who notices. MOCK_REAL: the
  * file of attention_cpu. MOCK_POKE=serial: in every instance but the first of this process (the
  * serial run of --verify) the first output is off by about 1e-6. MOCK_POKE=nan:RANK:STEP: on that
- * rank it is not a number from that step on. */
+ * rank it is not a number from that step on. MOCK_POKE=slow:RANK:US: there each forward takes US
+ * microseconds more. */
 #include <dualpipe/attention.h>
 
 #include <dlfcn.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct dp_attention {
     const dp_host_t *host;
@@ -20,6 +22,7 @@ struct dp_attention {
     dp_dtype_t dtype;
     int number; /* of this instance in the process, from 0 */
     int rank, step;
+    int sleep_us; /* 0: not slow */
 };
 
 static int instances;
@@ -44,6 +47,9 @@ static dp_status_t poke_open(const dp_host_t *host, const dp_attention_config_t 
     a->step = -1;
     if (what != NULL && sscanf(what, "nan:%d:%d", &a->rank, &a->step) == 2 && (rank == NULL || atoi(rank) != a->rank))
         a->step = -1;
+    if (what != NULL && sscanf(what, "slow:%d:%d", &a->rank, &a->sleep_us) == 2 &&
+        (rank == NULL || atoi(rank) != a->rank))
+        a->sleep_us = 0;
     status = a->vt->open(host, config, &a->real);
     if (status < 0) {
         host->release(host, a);
@@ -86,6 +92,15 @@ static dp_status_t run_poke(void *arg)
     return DP_OK;
 }
 
+static dp_status_t run_sleep(void *arg)
+{
+    const int us = *(const int *)arg;
+    const struct timespec t = {.tv_sec = us / 1000000, .tv_nsec = (long)(us % 1000000) * 1000};
+
+    nanosleep(&t, NULL);
+    return DP_OK;
+}
+
 static dp_status_t poke_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
     const dp_status_t status = a->vt->forward(a->real, io, s);
@@ -93,6 +108,8 @@ static dp_status_t poke_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_
 
     if (status < 0)
         return status;
+    if (a->sleep_us > 0)
+        return a->device_vt->launch(s, run_sleep, &a->sleep_us, sizeof(a->sleep_us));
     if (a->step >= 0 && io->step >= (uint32_t)a->step)
         poke.factor = NAN;
     else if (getenv("MOCK_POKE") == NULL || strcmp(getenv("MOCK_POKE"), "serial") != 0 || a->number == 0)

@@ -41,7 +41,8 @@ static inline dp__process_t *two_open(int32_t rank, int32_t size)
     p->peers.rows = dp__calloc((size_t)size, sizeof(p->peers.rows[0]));
     p->join.settings = dp__calloc(1, 32);
     two_require(dp__arrays(DP__ARRAY(p->connections.all, p->connections.room), DP__ARRAY(p->contacts, size),
-                           DP__ARRAY(p->hub.gather.here, size), DP__ARRAY(p->hub.said, size)) &&
+                           DP__ARRAY(p->hub.gather.here, size), DP__ARRAY(p->hub.said, size),
+                           DP__ARRAY(p->hub.paces, size)) &&
                     p->peers.rows != NULL && p->join.settings != NULL,
                 "no memory");
     snprintf(p->join.settings, 32, "job=\n");

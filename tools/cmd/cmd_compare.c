@@ -40,7 +40,7 @@ const command_t command_compare = {
              "      which schedule, and which ranks on which host\n"
              "  dualpipe compare --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned --memory-cap 12\n"
              "      each with its segments beside each other as these costs make it best, in this memory\n"
-             "  dualpipe compare --ranks 8 --microbatches 40 --layers 1x61,5.45\n"
+             "  dualpipe compare --ranks 4 --microbatches 16 --layers 1x61,5.45\n"
              "      a head that costs as much as five layers: each schedule with the layers cut as it likes best\n"
              "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n"
              "\n"

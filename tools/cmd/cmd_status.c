@@ -15,7 +15,7 @@ const command_t command_status = {
     .name = "status",
     .usage =
         "usage: dualpipe status [PID]\n"
-        "Asks live jobs what their ranks are at, and lets them go on: steps taken, the latest step's time and how much of it each rank computed, resident memory, the operation that it is in, for whom it waits, and who computes longest.\n"
+        "Asks live jobs what their ranks are at, and lets them go on: steps taken, the latest step's time and how much of it each rank computed, resident memory, the operation that it is in, for whom it waits, who computes longest, and who takes longer than its peers for the same work, step after step.\n"
         "\n",
     .tables = status_tables,
     .notes =

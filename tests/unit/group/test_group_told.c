@@ -23,6 +23,10 @@ static char *ask(int32_t size)
 
     for (int32_t r = 0; r < size; r++)
         p->peers.rows[r] = (dp__peer_t){r, 0, 0, 0};
+    for (int32_t r = 0; r < size && size == 4; r++) /* rank 2 attends for longer than the others */
+        for (int step = 0; step < DP__PACE_STEPS; step++)
+            dp__pace_hear(p->hub.paces, size, r,
+                          &(dp__step_call_t){.count = (uint64_t)size, .pace_ns = r == 2 ? 500000 : 250000});
     p->hub.hang_report.answers = dp__calloc((size_t)size, sizeof(*p->hub.hang_report.answers));
     for (int32_t r = 0; r < size; r++)
         p->hub.hang_report.answers[r] = (dp__answer_t){.came = r != 1,
@@ -56,6 +60,8 @@ START_TEST(a_job_is_told_with_its_straggler)
     ck_assert_ptr_nonnull(strstr(text, "7 steps, the latest took 2.0 ms; 4.0 MiB resident\n"));
     /* of 2 and 3 */
     ck_assert_ptr_nonnull(strstr(text, "rank 3 computes longest: 3.0 ms of it, 1.20 times the mean\n"));
+    ck_assert_ptr_nonnull(strstr(text, "rank 2 takes 2.00 times as long as its peers for the same work, in the latest "
+                                       "16 steps\n"));
     ck_assert_ptr_nonnull(strstr(text, "does not answer"));
     ck_assert_ptr_nonnull(strstr(text, "2.0 ms, computes 3.0 ms, 1.0 MiB; has recorded nothing"));
     ck_assert_ptr_null(strstr(text, "ranks more"));
