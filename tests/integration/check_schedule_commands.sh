@@ -503,6 +503,30 @@ for format in svg png pdf; do
     expect 0 compare --ranks 4 --microbatches 8 --cost HOP=0.1 --format $format --output all.$format
     [ -s all.$format ] || fail "all.$format is empty"
 done
+# Why, from figures: docs/schedules.md has those of these sizes. Sentences go on in the next line.
+why() { # OPTIONS...
+    expect 0 compare --ranks 8 --microbatches "$@"
+    tr '\n' ' ' <out >said
+}
+why 20
+require said ' v-half holds 38 % less than zbv and takes 11 % more time[.] '
+grep -q "formula's\|though idle" said && fail "compare: a reason for what needs none"
+# zb1p takes 67 whatever B is, 1f1b 27 (F + B)
+why 20 --cost F=1,I=1,W=1,B=1.4
+require said ' zb1p is slower than 1f1b, though idle less: I and W apart cost 2, B in one 1[.]4[.] '
+why 20 --cost F=1,I=1,W=1,B=1.5
+grep -q ' zb1p is slower' said && fail "compare: zb1p is faster here"
+why 24 --cost FB=2
+require said " interleaved_overlap[^.]*: idle is not the formula's, which counts F and B of a pair in turn[.] "
+require said ' interleaved_overlap, 2 chunks is faster than interleaved, 4 chunks, though idle more: an overlapped pair costs 2, F and B in turn 3[.] '
+why 24 --cost HOP=0.25
+require said " interleaved[^.]*: idle is not the formula's, which counts no transfers[.] "
+why 24 --cost F=1,I=1.2,W=0.8
+require said " zbv[^.]*: idle is not the formula's, which counts equal F, I and W[.] "
+why 16 --cost $layer --lanes
+require said ' Without dispatch and combine [^.]* would take [0-9.]* ([0-9]* % less), [^.]* [0-9.]* ([0-9]* % less)[.] '
+expect 0 compare --ranks 160 --microbatches 160 --cost HOP=0.25 # too long to run again
+grep -q "formula's" out && fail "compare: ran again"
 expect 2 compare --ranks 4
 expect 2 compare --ranks 4 --microbatches 8 --method dualpipe
 

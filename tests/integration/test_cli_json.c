@@ -153,6 +153,7 @@ START_TEST(a_comparison_is_in_order)
     }
     ck_assert_int_ge(fitting, 2);
     ck_assert_int_ge(refused, 1);
+    ck_assert_uint_ge(json_array_size(json_object_get(root, "reasons")), 1);
     json_decref(root);
 }
 END_TEST
