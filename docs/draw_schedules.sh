@@ -90,7 +90,7 @@ cat "$rows"
 # What bench/overlap_plan printed last, and a planned step.
 layer=attention.F=4.36975,dispatch.F=6.69025,mlp.F=4.60375,combine.F=8.684,attention.I=9.34075,dispatch.I=7.48675,mlp.I=5.306
 layer=$layer,combine.I=5.76925,attention.W=2.3885,mlp.W=5.06275,LAYERS=4
-for drawn in "pairs --lanes" "planned --overlap planned"; do
+for drawn in "pairs --overlap canonical" "planned --overlap planned"; do
     "$dualpipe" simulate --method dualpipev --ranks 2 --microbatches 4 --cost $layer ${drawn#* } --format png \
         --output "$folder/schedules/${drawn%% *}.png"
 done
@@ -146,8 +146,7 @@ empties. The table has the share of a step in which a rank computes. Costs are t
 DeepSeek-V3's published profile ([traces.md](traces.md) makes `costs.txt`; 4 layers a device), with
 64 micro-batches.
 
-- *pairs*: as published, the same command with `--lanes` instead of `--overlap planned` and what
-  follows;
+- *pairs*: as published, the same command without `--overlap planned` and what follows;
 - *planned*: the command as shown;
 - *bound*: what no order of these passes in this memory can beat.
 
@@ -171,9 +170,9 @@ names above it. As published, the frames are those of the steady state. Planned,
 forwards before it (`F0.2|F1.1` on rank 1). Behind it backwards run beside each other (`I1.3|I0.2`)
 and beside weight gradients (`I0.3|W0.1`). Weight gradients alone fill the end.
 
-`dualpipe simulate --method dualpipev --ranks 2 --microbatches 4 --costs costs.txt --lanes --format
-png --output pairs.png` and the same with `--overlap planned` instead of `--lanes` draw them.
-`--format trace` and `dualpipe trace view` make a page of it, where the frames can be opened.
+`dualpipe simulate --method dualpipev --ranks 2 --microbatches 4 --costs costs.txt --format png
+--output pairs.png` and the same with `--overlap planned` draw them. `--format trace` and `dualpipe
+trace view` make a page of it, where the frames can be opened.
 
 ![dualpipev on 2 ranks, 4 micro-batches, as published pairs](schedules/pairs.png)
 

@@ -191,6 +191,19 @@ expect 2 simulate planned.tsv --overlap none
 require err 'it has braids'
 expect 2 simulate --method dualpipe $sizes --overlap planned
 require err 'needs costs of segments'
+# By segments where there are costs of them.
+expect 0 simulate --method dualpipe $sizes --cost $layer --lanes --format json --output lanes
+expect 0 simulate --method dualpipe $sizes --cost $layer --format json --output plain
+cmp plain lanes || fail "costs of segments without --lanes are another run"
+require plain '"model":"lanes"'
+expect 0 simulate --method dualpipe $sizes --cost $layer --operations --format json --output turns
+require turns '"model":"operations"'
+expect 0 simulate --method dualpipe $sizes --cost F=50,I=54,W=14,B=56,FB=62 --format json --output given # as $layer makes them
+grep -v pair turns | cmp - given || fail "--operations is not the run by F to FB: $(diff turns given)"
+expect 2 simulate --method dualpipe $sizes --cost $layer --operations --lanes
+expect 2 simulate --method dualpipe $sizes --cost $layer --operations --overlap planned
+require err 'either --operations or --overlap planned'
+expect 2 simulate --method dualpipe $sizes --lanes
 expect 2 simulate --method dualpipe $sizes --memory-cap 4
 require err 'go with --overlap planned'
 expect 2 schedule --method dualpipe $sizes --overlap best
@@ -523,7 +536,8 @@ why 24 --cost HOP=0.25
 require said " interleaved[^.]*: idle is not the formula's, which counts no transfers[.] "
 why 24 --cost F=1,I=1.2,W=0.8
 require said " zbv[^.]*: idle is not the formula's, which counts equal F, I and W[.] "
-why 16 --cost $layer --lanes
+why 16 --cost $layer
+require out '^run by segments on lanes'
 require said ' Without dispatch and combine [^.]* would take [0-9.]* ([0-9]* % less), [^.]* [0-9.]* ([0-9]* % less)[.] '
 expect 0 compare --ranks 160 --microbatches 160 --cost HOP=0.25 # too long to run again
 grep -q "formula's" out && fail "compare: ran again"
@@ -600,6 +614,9 @@ expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --stage-scale 1,1,1,2
 require out ' 1 chunk per rank (line)'
 expect 0 search --ranks 4 --microbatches 8 --seconds 1 --cost $layer --lanes --output lanes.tsv
 require out 'sets of rules, '
+expect 2 search --ranks 4 --microbatches 8 --seconds 1 --cost $layer --output lanes.csv
+require err 'in .tsv, or --operations, is required'
+expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --cost $layer --operations --output turns.csv
 expect 0 verify lanes.tsv
 expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --rank-scale 2:1.5 --output slow.tsv
 found=$(sed -n 's/^found  *\([0-9.]*\) .*/\1/p' out)

@@ -143,6 +143,28 @@ static int price_recompute(args_t *args)
     return CMD_OK;
 }
 
+static bool takes(const args_t *args, const option_row_t *table)
+{
+    for (const option_row_t *const *t = args->command->tables; *t != NULL; t++)
+        if (*t == table)
+            return true;
+    return false;
+}
+
+/* By segments where there are costs of them, unless operations are asked for. */
+static int choose_lanes(args_t *args)
+{
+    const bool segments = args->pair.struct_size != 0;
+
+    if (args->operations && (args->lanes || args->overlap == OVERLAP_PLANNED))
+        return args_usage(args, "either --operations or %s", args->lanes ? "--lanes" : "--overlap planned");
+    if (!segments && (args->lanes || args->overlap == OVERLAP_PLANNED))
+        return args_usage(args, "%s needs costs of segments, such as attention.F",
+                          args->lanes ? "--lanes" : "--overlap planned");
+    args->lanes |= segments && !args->operations && takes(args, args_lanes);
+    return CMD_OK;
+}
+
 /* Flags before the file, whatever their order. */
 static int resolve_costs(args_t *args)
 {
@@ -162,11 +184,9 @@ static int resolve_costs(args_t *args)
     if (args->no_barrier)
         args->costs.barrier = 0.0;
     args->costs.rank_scale = args->rank_scale;
-    args->lanes |= args->inference != 0 && args->pair.struct_size != 0;
+    if (status == DP_OK && choose_lanes(args) != CMD_OK)
+        return CMD_USAGE;
     if (status == DP_OK && (args->lanes || args->overlap == OVERLAP_PLANNED)) {
-        if (args->pair.struct_size == 0)
-            return args_usage(args, "%s needs costs of segments, such as attention.F",
-                              args->lanes ? "--lanes" : "--overlap planned");
         status = cost_keys_segments(&args->cost_keys, &args->segments);
         args->segments.backward_buffer = args->recompute > DP_RECOMPUTE_NONE;
         args->costs.segments = &args->segments;
@@ -243,8 +263,7 @@ const option_row_t args_inference[] = {
      .words = "none prefill decode",
      .help = "forwards alone, two micro-batches beside each other in the published order: prefill (attention of one "
              "beside the all-to-all of the other), decode (attention in two, project.F and attention.F); where "
-             "shared.F is given, shared experts run beside the all-to-all too. With costs of segments the run is one "
-             "by segments, as with --lanes"},
+             "shared.F is given, shared experts run beside the all-to-all too"},
     {.kind = OPTION_END}};
 
 const option_row_t args_sizes[] = {{.name = "ranks",
@@ -325,10 +344,15 @@ const option_row_t args_recompute[] = {
     {.kind = OPTION_END}};
 
 const option_row_t args_lanes[] = {
+    {.name = "operations",
+     .kind = OPTION_FLAG,
+     .at = AT(operations),
+     .help = "one operation after the other, by F to FB, also where costs of segments are given"},
     {.name = "lanes",
      .kind = OPTION_FLAG,
      .at = AT(lanes),
-     .help = "run by segments on lanes, as the engine enqueues them; needs costs of segments"},
+     .help = "run by segments on lanes, as the engine enqueues them: the default where costs of segments are given, "
+             "and refused without them"},
     {.kind = OPTION_END}};
 
 const option_row_t args_topology[] = {
@@ -358,7 +382,7 @@ const option_row_t args_overlap[] = {
      .words = "canonical none planned",
      .help = "canonical: as the schedule has it (default); none: pairs one after the other; planned: the segments of "
              "all passes beside each other as the costs make it best, with --inference those of forwards; needs costs "
-             "of segments, and the run is one by segments, as with --lanes"},
+             "of segments"},
     {.name = "seconds",
      .value = "S",
      .kind = OPTION_REAL,

@@ -38,10 +38,11 @@ typedef struct args {
     bool scales_given;  /* by --stage-scale */
     double *rank_scale; /* [DP_MAX_RANKS]; NULL: not given */
     int32_t scaled;     /* rank_scale says nothing of ranks from this one on */
-    bool no_barrier, lanes;
+    bool no_barrier;
+    bool lanes, operations;      /* by segments: lanes also where it follows from the costs */
     dp_costs_t costs;            /* what they come to */
     dp_pair_figures_t pair;      /* struct_size 0: no segments were given */
-    dp_segment_costs_t segments; /* that costs point to, with --lanes */
+    dp_segment_costs_t segments; /* that costs point to where the run is by segments */
     bool on_hosts;               /* there is a topology */
     topology_t topology;
     dp_transport_t transport;

@@ -50,7 +50,7 @@ const command_t command_search = {
     .name = "search",
     .usage =
         "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
-        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules; with --lanes, by planning which segments run beside each other. With --activation-bytes and --weight-bytes, --memory-cap is bytes of both together. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
+        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules; where costs of segments are given, by planning which segments run beside each other. With --activation-bytes and --weight-bytes, --memory-cap is bytes of both together. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
         "\n",
     .tables = search_tables,
     .needs = ARG_SIZES,
@@ -60,7 +60,7 @@ const command_t command_search = {
         "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
         "      whether DualPipe's memory allows for a shorter step\n"
         "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 --output mine.tsv\n"
-        "  dualpipe search --ranks 8 --microbatches 64 --costs run/costs.txt --lanes --memory-cap 16 --seconds 60\n"
+        "  dualpipe search --ranks 8 --microbatches 64 --costs run/costs.txt --memory-cap 16 --seconds 60\n"
         "      segments planned, in the memory of 16 micro-batches\n"
         "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
         "      and what it looks like\n"
@@ -161,6 +161,11 @@ static int run_search(const args_t *args)
     double began = seconds_now();
     dp_status_t status;
 
+    if (args->lanes && args->output != NULL && plan_is_csv(args->output))
+        return args_usage(args,
+                          "--output %s: CSV cannot say which segments run beside each other: a name in .tsv, or "
+                          "--operations, is required",
+                          args->output);
     if ((args->activation_bytes > 0.0) != (args->weight_bytes > 0.0))
         return args_usage(args, "--activation-bytes and --weight-bytes go together");
     if (args->scales_given)

@@ -69,8 +69,9 @@ static void put_note(FILE *to, const plan_t *plan)
         low = fmin(low, s->bubble[r]);
         high = fmax(high, s->bubble[r]);
     }
-    if (isnan(s->formula_bubble)) {
-        fprintf(to, "formula    none is published for this schedule\n");
+    if (isnan(s->formula_bubble) || plan->costs.segments != NULL) {
+        fprintf(to, "formula    none %s\n",
+                isnan(s->formula_bubble) ? "is published for this schedule" : "counts segments");
         return;
     }
     fprintf(to, "formula    %.6g idle on every rank\n", s->formula_bubble);
@@ -150,6 +151,8 @@ static dp_status_t put_table(const plan_t *plan, const ways_t *ways, output_t *o
     costs_text(costs, text, sizeof(text));
     fprintf(to, "costs      %s, transport %s%s\n", text, transport, costs->barrier == 0.0 ? ", no barrier" : "");
     put_scales(to, plan->args);
+    if (costs->segments != NULL)
+        fprintf(to, "           %s", plan_by_segments);
     if (plan->host_of != NULL)
         put_hosts(to, plan);
     put_pair(to, &plan->args->pair);
@@ -236,6 +239,7 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
             "\"barrier\":%s",
             schedule->ranks, schedule->microbatches, schedule->chunks, dp_placement_name(schedule->placement),
             transport, plan->args->costs.barrier != 0.0 ? "true" : "false");
+    fprintf(to, ",\"model\":\"%s\"", plan->costs.segments != NULL ? "lanes" : "operations");
     put_json_costs(to, plan);
     if (plan->host_of != NULL) {
         fputs(",\n \"hosts\":[", to);
@@ -253,7 +257,7 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
         output_json_number(to, plan->published);
     }
     fputs(",\n \"formula_bubble\":", to);
-    output_json_number(to, plan->simulation.formula_bubble);
+    output_json_number(to, plan->costs.segments != NULL ? (double)NAN : plan->simulation.formula_bubble);
     put_array(to, plan, ways, "bubble", BUBBLE);
     put_array(to, plan, ways, "busy", BUSY);
     put_array(to, plan, ways, "waiting", WAITING);

@@ -32,8 +32,8 @@ static dp_status_t put_table(const comparison_t *table, const reasons_t *reasons
     int width = (int)strlen("schedule");
 
     costs_text(&table->args->costs, costs, sizeof(costs));
-    fprintf(to, "%d rank%s, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->ranks == 1 ? "" : "s",
-            table->args->microbatches, costs);
+    fprintf(to, "%d rank%s, %d micro-batches, costs %s\n%s\n", table->args->ranks, table->args->ranks == 1 ? "" : "s",
+            table->args->microbatches, costs, table->args->costs.segments != NULL ? plan_by_segments : "");
     for (size_t e = 0; e < table->fitting; e++)
         width = (int)strlen(table->entries[e].label) > width ? (int)strlen(table->entries[e].label) : width;
     fprintf(to, "%-*s     step     idle         formula    held weights%s\n", width, "schedule",
@@ -73,8 +73,9 @@ static dp_status_t put_json(const comparison_t *table, const reasons_t *reasons,
     char costs[160];
 
     costs_text(&table->args->costs, costs, sizeof(costs));
-    fprintf(to, "{\"ranks\":%d,\"microbatches\":%d,\"costs\":\"%s\",\"schedules\":[", table->args->ranks,
-            table->args->microbatches, costs);
+    fprintf(to, "{\"ranks\":%d,\"microbatches\":%d,\"costs\":\"%s\",\"model\":\"%s\",\"schedules\":[",
+            table->args->ranks, table->args->microbatches, costs,
+            table->args->costs.segments != NULL ? "lanes" : "operations");
     for (size_t e = 0; e < table->count; e++) {
         const entry_t *entry = &table->entries[e];
         bool fits = entry->reason[0] == 0;

@@ -300,6 +300,8 @@ void plan_clear(plan_t *plan)
     *plan = (plan_t){.args = plan->args};
 }
 
+const char plan_by_segments[] = "run by segments on lanes, not by F to FB (--operations: by these, in turn)\n";
+
 void plan_transport_text(const args_t *args, char *text, size_t bytes)
 {
     if (args->transport == DP_TRANSPORT_BUNDLES)

@@ -49,6 +49,8 @@ void plan_leave_scales(const args_t *args);
 bool plan_is_csv(const char *path);
 /* Slots a channel that the command line asks for. */
 int32_t plan_slots(const args_t *args);
+/* What the reader of costs F to FB has to know of a run by segments. A line. */
+extern const char plan_by_segments[];
 /* "credits:2" or "group" */
 void plan_transport_text(const args_t *args, char *text, size_t bytes);
 
