@@ -126,7 +126,7 @@ static const option_row_t rows[] = {
     {FLAG("one-accumulator", one_accumulator),
      .help =
          "sum a step's gradients in one accumulator, not in one for each half: less memory, other last bits than dualpipe"},
-    {INTEGER("slots", slots, 0, 1 << 16, "0", "K"), .help = "messages in flight per channel; 0: 2"},
+    {INTEGER("slots", slots, 0, 1 << 16, "0", "K"), .help = "messages in flight per channel; 0: 2, or as many as the schedule needs"},
     {INTEGER("eplb", eplb, 0, 1e9, "0", "EVERY"),
      .help = "replicate experts by load and place them anew every EVERY steps; 0: not"},
     {INTEGER("replicas", replicas, 0, 1 << 16, "0", "R"),

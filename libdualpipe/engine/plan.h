@@ -47,6 +47,7 @@ typedef struct dp__programs {
     dp_schedule_t *own_schedule, *forward_schedule;
     dp_program_t *training, *forward; /* forward: NULL when the schedule is forward-only itself */
     int bundled;
+    int32_t slots; /* a channel; 0: as lowering has it */
 } dp__programs_t;
 
 typedef struct dp__plans {

@@ -11,10 +11,27 @@ static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_pro
 {
     dp_lower_options_t options = {.struct_size = sizeof(options),
                                   .transport = p->programs.bundled ? DP_TRANSPORT_BUNDLES : DP_TRANSPORT_CREDITS,
-                                  .slots = p->options.slots,
+                                  .slots = p->programs.slots,
                                   .replayable = p->options.graph != 0};
 
     return dp__program_make(schedule, &options, program_out);
+}
+
+/* With as many slots as the schedule needs, where the trainer leaves it open. */
+static dp_status_t lower_training(dp_pipeline_t *p)
+{
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_status_t status;
+
+    p->programs.slots = p->options.slots;
+    status = lower(p, p->schedule, &p->programs.training);
+    if (status != DP_ERR_REJECTED || p->options.slots != 0 || p->programs.training == NULL ||
+        dp_program_verify(p->programs.training, &report) != DP_ERR_REJECTED || report.safe_slots == 0)
+        return status;
+    p->programs.slots = report.safe_slots;
+    dp_program_free(p->programs.training);
+    p->programs.training = NULL;
+    return lower(p, p->schedule, &p->programs.training);
 }
 
 /* Two micro-batches beside each other, where channels have the slots for it; else one by one. */
@@ -76,7 +93,7 @@ dp_status_t dp__programs_make(dp_pipeline_t *p)
 
     if (p->programs.training != NULL)
         return DP_OK; /* of the epoch before */
-    status = lower(p, p->schedule, &p->programs.training);
+    status = lower_training(p);
     if (status < 0 || p->schedule->forward_only)
         return status;
     return lower_forwards(p);

@@ -98,6 +98,15 @@ dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *r
     return DP_OK;
 }
 
+static dp_status_t refuse_groups(const char *method, const dp_schedule_request_t *request)
+{
+    return request->microbatch_group == 0
+               ? DP_OK
+               : dp_fail(DP_ERR_INVALID,
+                         "%s: groups of %d micro-batches; only interleaved and interleaved_overlap have groups", method,
+                         request->microbatch_group);
+}
+
 dp_status_t dp__request_check_fixed(const char *method, const dp_schedule_request_t *request, int32_t chunks,
                                     dp_schedule_request_t *request_out)
 {
@@ -109,6 +118,19 @@ dp_status_t dp__request_check_fixed(const char *method, const dp_schedule_reques
         return DP_OK;
     return dp_fail(DP_ERR_INVALID, "%s: a rank holds exactly %d chunk%s, not %d", method, chunks, chunks > 1 ? "s" : "",
                    request_out->chunks);
+}
+
+dp_status_t dp__request_check_loop(const char *method, const char *of_one, bool in_groups,
+                                   const dp_schedule_request_t *request, dp_schedule_request_t *request_out)
+{
+    DO(dp__request_check(method, request, request_out));
+    if (!in_groups)
+        DO(refuse_groups(method, request_out));
+    if (request_out->chunks == 1)
+        return dp_fail(DP_ERR_INVALID, "%s: 1 chunk per rank; at least 2 are needed (%s has 1)", method, of_one);
+    if (request_out->chunks == 0)
+        request_out->chunks = 2;
+    return DP_OK;
 }
 
 dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int32_t chunks,

@@ -8,6 +8,7 @@
 #define DP_SCHEDULE_EMIT_H
 
 #include <dualpipe/schedule.h>
+#include <stdbool.h>
 
 typedef struct dp__emit {
     const dp_schedule_request_t *request;
@@ -42,6 +43,11 @@ dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *r
 /* The same for a method that has that many chunks on each rank. */
 dp_status_t dp__request_check_fixed(const char *method, const dp_schedule_request_t *request, int32_t chunks,
                                     dp_schedule_request_t *request_out);
+
+/* The same for a method of several chunks, 2 unless the request says how many. of_one: the method
+ * that has one. in_groups: its micro-batches may pass in groups. */
+dp_status_t dp__request_check_loop(const char *method, const char *of_one, bool in_groups,
+                                   const dp_schedule_request_t *request, dp_schedule_request_t *request_out);
 
 /* The whole generator of a method whose request was checked: chunks is what the placement needs. */
 dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int32_t chunks,

@@ -33,15 +33,11 @@ static void emit_interleaved(dp__emit_t *e, int32_t rank)
 dp_status_t dp__interleaved(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t status = dp__request_check("interleaved", request, &q);
+    dp_status_t status = dp__request_check_loop("interleaved", "1f1b", true, request, &q);
 
+    if (status >= 0)
+        status = dp__interleave_check("interleaved", &q);
     if (status < 0)
         return status;
-    if (q.chunks == 1)
-        return dp_fail(DP_ERR_INVALID, "interleaved: 1 chunk per rank; at least 2 are needed (1f1b has 1)");
-    status = dp__interleave_check("interleaved", &q);
-    if (status < 0)
-        return status;
-    return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_interleaved,
-                             schedule_out);
+    return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks, &q, emit_interleaved, schedule_out);
 }

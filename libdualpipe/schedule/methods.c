@@ -5,8 +5,11 @@
 
 #include "base/sized.h"
 
+#include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static const dp_method_t methods[] = {
     {.name = "gpipe",
@@ -27,12 +30,30 @@ static const dp_method_t methods[] = {
      .limits = "micro-batches a multiple of ranks, or in groups of at least as many; chunks >= 2",
      .placement = DP_PLACE_LOOP,
      .generate = dp__interleaved},
+    {.name = "looped_bfs",
+     .summary = "GPipe over several smaller stages per rank, breadth first",
+     .source = "Breadth-First Pipeline Parallelism, arXiv 2211.05953; PyTorch",
+     .limits = "chunks >= 2, micro-batches / ranks slots a channel",
+     .placement = DP_PLACE_LOOP,
+     .generate = dp__looped_bfs},
     {.name = "zb1p",
      .summary = "1F1B with weight gradients moved into the bubble (ZB-H1)",
      .source = "Zero Bubble, arXiv 2401.10241",
      .limits = "none",
      .placement = DP_PLACE_LINE,
      .generate = dp__zb1p},
+    {.name = "zb2p",
+     .summary = "twice the warm-up and memory of zb1p: no idle time inside a rank's step (ZB-H2)",
+     .source = "Zero Bubble, arXiv 2401.10241",
+     .limits = "none",
+     .placement = DP_PLACE_LINE,
+     .generate = dp__zb2p},
+    {.name = "interleaved_zb",
+     .summary = "zb1p over several smaller stages per rank",
+     .source = "Zero Bubble, arXiv 2401.10241; PyTorch's InterleavedZeroBubble",
+     .limits = "micro-batches a multiple of ranks, chunks >= 2, ranks / 2 slots a channel",
+     .placement = DP_PLACE_LOOP,
+     .generate = dp__interleaved_zb},
     {.name = "zbv",
      .summary = "a V of half-size stages without bubble inside the step (ZB-V)",
      .source = "Controllable Memory, arXiv 2405.15362",
@@ -77,6 +98,39 @@ const dp_method_t *dp_schedule_methods(size_t *count_out)
     return methods;
 }
 
+/* Names that others have for them. */
+static const char *const aliases[][2] = {
+    {"interleaved1f1b", "interleaved"}, {"vpp", "interleaved"}, {"interleavedzerobubble", "interleaved_zb"},
+    {"zbvzerobubble", "zbv"},           {"zbh1", "zb1p"},       {"zbh2", "zb2p"},
+};
+
+/* Whether two names are the same but for case, '-' and '_', and a "Schedule" in front of the first. */
+static bool is_called(const char *asked, const char *name)
+{
+    asked += strncasecmp(asked, "schedule", 8) == 0 ? 8 : 0;
+    for (;; asked++, name++) {
+        asked += strspn(asked, "-_");
+        name += strspn(name, "-_");
+        if (tolower((unsigned char)*asked) != tolower((unsigned char)*name))
+            return false;
+        if (*asked == '\0')
+            return true;
+    }
+}
+
+static const dp_method_t *find_method(const char *asked)
+{
+    const char *name = asked;
+
+    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
+        if (is_called(asked, aliases[i][0]))
+            name = aliases[i][1];
+    for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
+        if (is_called(name, methods[i].name))
+            return &methods[i];
+    return NULL;
+}
+
 static void list_methods(char *text, size_t bytes)
 {
     size_t used = 0;
@@ -88,6 +142,7 @@ static void list_methods(char *text, size_t bytes)
 
 dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
+    const dp_method_t *method;
     dp_status_t status;
     char known[256];
 
@@ -97,9 +152,9 @@ dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedu
         return status;
     if (request->method == NULL)
         return dp_fail(DP_ERR_INVALID, "schedule: the request names no method");
-    for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
-        if (strcmp(methods[i].name, request->method) == 0)
-            return methods[i].generate(request, schedule_out);
+    method = find_method(request->method);
+    if (method != NULL)
+        return method->generate(request, schedule_out);
     list_methods(known, sizeof(known));
     return dp_fail(DP_ERR_INVALID, "schedule: no method is called '%.64s'; there are %s", request->method, known);
 }

@@ -9,9 +9,10 @@ import sys
 from contextlib import nullcontext
 
 RANKS, MICROBATCHES, STEPS, LAYERS = 4, 8, 3, 16
-STAGES = {"gpipe": "line", "1f1b": "line", "zb1p": "line", "interleaved": "loop", "interleaved_overlap": "loop", "zbv": "v",
-          "v-half": "v", "v-min": "v", "dualpipev": "v", "found": "v"}
-OWN = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B", "zbv": "ScheduleZBVZeroBubble",
+STAGES = {"gpipe": "line", "1f1b": "line", "zb1p": "line", "zb2p": "line", "interleaved": "loop", "interleaved_overlap": "loop",
+          "interleaved_zb": "loop", "looped_bfs": "loop", "zbv": "v", "v-half": "v", "v-min": "v", "dualpipev": "v", "found": "v"}
+OWN = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
+       "interleaved_zb": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble",
        "dualpipev": "ScheduleDualPipeV"}
 
 if sys.argv[1:] == ["--methods"]:
@@ -151,10 +152,9 @@ def work(rank, folder):
             print(f"{'':20} {OWN[method]} {difference:g}{', other cells' if others else ''}", flush=True)
             if hasattr(run, "_dump_csv"):
                 dump_own(folder, OWN[method], run)
-    for name in ("ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble"):
-        run = own(name, stages_of(rank, "loop", layers())[2])
-        if rank == 0:
-            dump_own(folder, name, run)
+    run = own("ScheduleLoopedBFS", stages_of(rank, "loop", layers())[2])
+    if rank == 0:
+        dump_own(folder, "ScheduleLoopedBFS", run)
     dist.destroy_process_group()
     sys.exit(wrong > 0)
 

@@ -371,7 +371,7 @@ const option_row_t args_transport[] = {
      .read = read_transport,
      .words = "group credits:2",
      .help = "group: transfers complete in matched groups, as those of MPI and NCCL do; credits:K: one-sided "
-             "transfers into K slots a channel (default, K = 2)"},
+             "transfers into K slots a channel (default, K = 2 or as many as the schedule needs)"},
     {.kind = OPTION_END}};
 
 const option_row_t args_overlap[] = {
@@ -482,7 +482,8 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
                      .recompute = -1,
                      .weights = 1};
     args->costs = (dp_costs_t){.struct_size = sizeof(args->costs), .f = 1.0, .i = 1.0, .w = 1.0, .barrier = 1.0};
-    if (!options_read(command, NULL, argc, argv, args, exit_out))
+    *exit_out = options_defaults(command, args);
+    if (*exit_out != CMD_OK || !options_read(command, NULL, argc, argv, args, exit_out))
         return false;
     if (optind < argc && (command->needs & ARG_FILE) != 0)
         args->file = argv[optind++];

@@ -22,10 +22,13 @@ enum {
 /* --overlap */
 enum { OVERLAP_CANONICAL, OVERLAP_NONE, OVERLAP_PLANNED };
 
+enum { ARGS_CHUNKS = 8 }; /* numbers of chunks that are compared, most */
+
 typedef struct args {
     const command_t *command;
     const char *method, *file, *output;                    /* NULL: not given */
     int32_t ranks, microbatches, chunks, microbatch_group; /* 0: not given */
+    int32_t each_chunks[ARGS_CHUNKS];                      /* of compare, until a 0 */
     int32_t rank;                                          /* -1: all */
     bool forward_only, comm;
     int32_t inference; /* 0: no; else of dp_forwards_t, one less */

@@ -2,11 +2,39 @@
  * SPDX-License-Identifier: MIT
  * cmd_compare.c: dualpipe compare: all schedules that fit, by step time. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "commands.h"
 #include "comparison.h"
 
-static const option_row_t compare_options[] = {{.name = "format",
+/* 2,4,8 */
+static int read_chunks(const command_t *command, const option_row_t *row, void *into, const char *text)
+{
+    args_t *args = into;
+    const char *at = text;
+    char *end;
+    int count = 0;
+
+    memset(args->each_chunks, 0, sizeof(args->each_chunks));
+    do {
+        long chunks = strtol(at, &end, 10);
+
+        if (end == at || chunks < 1 || chunks > DP_MAX_CHUNKS || (*end != ',' && *end != '\0') || count == ARGS_CHUNKS)
+            return command_usage(command, "--%s %s: at most %d numbers from 1 to %d, as 2,4, are expected", row->name,
+                                 text, ARGS_CHUNKS, DP_MAX_CHUNKS);
+        args->each_chunks[count++] = (int32_t)chunks;
+        at = end + 1;
+    } while (*end == ',');
+    return CMD_OK;
+}
+
+static const option_row_t compare_options[] = {{.name = "chunks",
+                                                .value = "LIST",
+                                                .kind = OPTION_READ,
+                                                .read = read_chunks,
+                                                .start = "2,4",
+                                                .help = "chunks a rank with which interleaved methods are tried"},
+                                               {.name = "format",
                                                 .value = "F",
                                                 .kind = OPTION_READ,
                                                 .read = format_read,

@@ -145,7 +145,7 @@ static int run_search(const args_t *args)
                                    .microbatches = args->microbatches,
                                    .costs = &args->costs,
                                    .transport = args->transport,
-                                   .slots = plan_slots(args),
+                                   .slots = args->slots,
                                    .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
                                    .seconds = seconds,
                                    .seed = (uint64_t)args->seed,

@@ -144,7 +144,7 @@ static dp_status_t put_table(const plan_t *plan, const ways_t *ways, output_t *o
     FILE *to = output->file;
     char transport[32], text[256];
 
-    plan_transport_text(plan->args, transport, sizeof(transport));
+    plan_transport_text(plan, transport, sizeof(transport));
     fprintf(to, "schedule   %s: %d ranks, %d micro-batches, %d chunk%s per rank (%s)%s\n", schedule->method,
             schedule->ranks, schedule->microbatches, schedule->chunks, schedule->chunks == 1 ? "" : "s",
             dp_placement_name(schedule->placement), schedule->forward_only ? ", forward only" : "");
@@ -231,7 +231,7 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
     FILE *to = output->file;
     char transport[32];
 
-    plan_transport_text(plan->args, transport, sizeof(transport));
+    plan_transport_text(plan, transport, sizeof(transport));
     fputs("{\"method\":", to);
     output_json_string(to, schedule->method);
     fprintf(to,

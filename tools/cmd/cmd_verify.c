@@ -121,7 +121,7 @@ static void say(const args_t *args, const plan_t *plan)
     const dp_schedule_t *schedule = plan->schedule;
     char transport[32];
 
-    plan_transport_text(args, transport, sizeof(transport));
+    plan_transport_text(plan, transport, sizeof(transport));
     printf("%s: accepted: %s, %d ranks, %d micro-batches, %d chunk%s per rank (%s), transport %s\n", args->file,
            schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
            schedule->chunks == 1 ? "" : "s", dp_placement_name(schedule->placement), transport);

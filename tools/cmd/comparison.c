@@ -7,10 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The interleaved methods are tried with several numbers of chunks. */
-static const int32_t loop_chunks[] = {2, 4};
 enum { MOST_PLACINGS = TOPOLOGY_MIRRORS + 1 };
-enum { MOST_VARIANTS = sizeof(loop_chunks) / sizeof(loop_chunks[0]) };
 
 static void count_passes(entry_t *entry, const dp_schedule_t *schedule)
 {
@@ -29,12 +26,28 @@ static void fill_entry(entry_t *entry, const plan_t *plan)
     entry->step = s->step_time;
     entry->formula = plan->args->costs.segments == NULL ? s->formula_bubble : (double)NAN;
     entry->copies = dp_schedule_paths(plan->schedule);
+    entry->slots = plan->slots;
     for (int32_t r = 0; r < s->ranks; r++) {
         entry->mean_bubble += s->bubble[r] / s->ranks;
         entry->peak = fmax(entry->peak, s->peak_activations[r]);
         entry->backward_buffer = fmax(entry->backward_buffer, s->peak_backward_buffers[r]);
     }
     count_passes(entry, plan->schedule);
+}
+
+/* With more slots only where those of a pipeline are too few. */
+static dp_status_t evaluate(plan_t *plan, const dp_costs_t *costs)
+{
+    const args_t *args = plan->args;
+    dp_lower_options_t options = {.struct_size = sizeof(options), .transport = args->transport, .slots = args->slots};
+    dp_status_t status = dp_evaluate(plan->schedule, &options, costs, 0, &plan->simulation);
+
+    plan->slots = args->slots > 0 ? args->slots : PLAN_SLOTS;
+    if (status != DP_ERR_REJECTED || plan_slots(args, plan->schedule, &options.slots) < 0 ||
+        options.slots == plan->slots)
+        return status;
+    plan->slots = options.slots;
+    return dp_evaluate(plan->schedule, &options, costs, 0, &plan->simulation);
 }
 
 static dp_status_t run_plan(const args_t *args, entry_t *entry, plan_t *plan)
@@ -45,8 +58,6 @@ static dp_status_t run_plan(const args_t *args, entry_t *entry, plan_t *plan)
                                      .ranks = args->ranks,
                                      .microbatches = args->microbatches,
                                      .chunks = entry->chunks};
-    dp_lower_options_t options = {
-        .struct_size = sizeof(options), .transport = args->transport, .slots = plan_slots(args)};
     dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
 
     plan->simulation.struct_size = sizeof(plan->simulation);
@@ -59,7 +70,7 @@ static dp_status_t run_plan(const args_t *args, entry_t *entry, plan_t *plan)
     if (status >= 0)
         status = plan_overlap(plan, &costs);
     if (status >= 0)
-        status = dp_evaluate(plan->schedule, &options, &costs, 0, &plan->simulation);
+        status = evaluate(plan, &costs);
     if (status >= 0)
         fill_entry(entry, plan);
     return status;
@@ -144,14 +155,14 @@ dp_status_t comparison_make(comparison_t *table)
     const dp_method_t *all = dp_schedule_methods(&methods);
     dp_status_t status = DP_OK;
 
-    table->entries = calloc(methods * MOST_VARIANTS * MOST_PLACINGS, sizeof(*table->entries));
+    table->entries = calloc(methods * ARGS_CHUNKS * MOST_PLACINGS, sizeof(*table->entries));
     if (table->entries == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu methods", methods);
     for (size_t m = 0; m < methods; m++) {
         if (all[m].placement != DP_PLACE_LOOP)
             add_entry(table, &all[m], 0);
-        for (int32_t k = 0; k < MOST_VARIANTS && all[m].placement == DP_PLACE_LOOP; k++)
-            add_entry(table, &all[m], loop_chunks[k]);
+        for (int k = 0; k < ARGS_CHUNKS && table->args->each_chunks[k] > 0 && all[m].placement == DP_PLACE_LOOP; k++)
+            add_entry(table, &all[m], table->args->each_chunks[k]);
     }
     for (size_t e = 0; e < table->count && status >= 0; e++) {
         status = try_entry(table->args, &table->entries[e]);

@@ -17,6 +17,7 @@ typedef struct entry {
     double step, mean_bubble, peak, backward_buffer;
     double formula; /* NaN: none, or the run is by segments, which no formula counts */
     int32_t copies; /* of the model's weights */
+    int32_t slots;  /* a channel */
     /* micro-batches of a device, mean over the ranks, whose backward is in two passes, and whose
      * forward runs in a pair */
     double split, paired;

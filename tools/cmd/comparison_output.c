@@ -95,7 +95,7 @@ static dp_status_t put_json(const comparison_t *table, const reasons_t *reasons,
             output_json_number(to, entry->peak);
             fputs(",\"peak_backward_buffers\":", to);
             output_json_number(to, entry->backward_buffer);
-            fprintf(to, ",\"weight_copies\":%d}", entry->copies);
+            fprintf(to, ",\"weight_copies\":%d,\"slots\":%d}", entry->copies, entry->slots);
         } else {
             fputs(",\"reason\":", to);
             output_json_string(to, entry->reason);

@@ -98,17 +98,20 @@ static dp_status_t find_costs(plan_t *plan)
 static dp_status_t plan_braids(const args_t *args, const dp_schedule_t *schedule, const dp_costs_t *costs,
                                dp_schedule_t **braided_out)
 {
+    int32_t slots = 0;
+    dp_status_t status = plan_slots(args, schedule, &slots);
     dp_overlap_request_t request = {.struct_size = sizeof(request),
                                     .schedule = schedule,
                                     .costs = costs,
                                     .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
-                                    .slots = plan_slots(args),
+                                    .slots = slots,
                                     .tries = args->seconds > 0.0 ? INT32_MAX : 0,
                                     .seconds = args->seconds,
                                     .seed = (uint64_t)args->seed};
     dp_overlap_result_t result = {.struct_size = sizeof(result)};
-    dp_status_t status = dp_plan_overlap(&request, &result);
 
+    if (status >= 0)
+        status = dp_plan_overlap(&request, &result);
     *braided_out = result.schedule; /* ours from here on */
     return status;
 }
@@ -129,11 +132,12 @@ dp_status_t plan_overlap(plan_t *plan, const dp_costs_t *costs)
 /* A step in the published order, which the planned one is compared with. */
 static dp_status_t time_published(plan_t *plan)
 {
-    dp_lower_options_t options = {
-        .struct_size = sizeof(options), .transport = plan->args->transport, .slots = plan_slots(plan->args)};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .transport = plan->args->transport};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_status_t status = dp_evaluate(plan->schedule, &options, &plan->costs, 0, &simulation);
+    dp_status_t status = plan_slots(plan->args, plan->schedule, &options.slots);
 
+    if (status >= 0)
+        status = dp_evaluate(plan->schedule, &options, &plan->costs, 0, &simulation);
     plan->published = status >= 0 ? simulation.step_time : 0.0;
     dp_simulation_clear(&simulation);
     return status;
@@ -163,9 +167,29 @@ int plan_schedule(const args_t *args, plan_t *plan)
     return status >= 0 ? CMD_OK : failed_in_file(args, status);
 }
 
-int32_t plan_slots(const args_t *args)
+static bool asks_for_slots(const args_t *args)
 {
-    return args->slots > 0 ? args->slots : 2;
+    return args->slots > 0 || args->transport == DP_TRANSPORT_BUNDLES;
+}
+
+dp_status_t plan_slots(const args_t *args, const dp_schedule_t *schedule, int32_t *slots_out)
+{
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = PLAN_SLOTS};
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_program_t *program = NULL;
+    dp_status_t status = DP_OK;
+
+    *slots_out = args->slots > 0 ? args->slots : PLAN_SLOTS;
+    if (asks_for_slots(args))
+        return DP_OK;
+    status = dp_program_lower(schedule, &options, &program);
+    if (status >= 0)
+        status = dp_program_verify(program, &report);
+    dp_program_free(program);
+    if (status != DP_ERR_REJECTED || report.safe_slots <= PLAN_SLOTS)
+        return status;
+    *slots_out = report.safe_slots;
+    return DP_OK;
 }
 
 /* Before the time is taken. */
@@ -178,18 +202,40 @@ static void say_if_long(const args_t *args, const dp_schedule_t *schedule)
                 args->command->name, operations * 1e-6, operations * OPERATION_BYTES / (1 << 30));
 }
 
-int plan_program(const args_t *args, plan_t *plan)
+static dp_status_t lower(plan_t *plan)
 {
     dp_lower_options_t options = {
-        .struct_size = sizeof(options), .transport = args->transport, .slots = plan_slots(args)};
+        .struct_size = sizeof(options), .transport = plan->args->transport, .slots = plan->slots};
+
+    dp_program_free(plan->program);
+    plan->program = NULL;
+    return dp_program_lower(plan->schedule, &options, &plan->program);
+}
+
+int plan_program(const args_t *args, plan_t *plan)
+{
     int code = plan_schedule(args, plan);
     dp_status_t status;
 
     if (code != CMD_OK)
         return code;
     say_if_long(args, plan->schedule);
-    status = dp_program_lower(plan->schedule, &options, &plan->program);
+    status = plan_slots(args, plan->schedule, &plan->slots);
+    if (status >= 0)
+        status = lower(plan);
     return status >= 0 ? CMD_OK : failed_in_file(args, status);
+}
+
+/* With more slots where those of a pipeline are too few, and the command line leaves it open. */
+static dp_status_t prove(plan_t *plan)
+{
+    dp_status_t status = dp_program_verify(plan->program, &plan->report);
+
+    if (status != DP_ERR_REJECTED || asks_for_slots(plan->args) || plan->report.safe_slots <= plan->slots)
+        return status;
+    plan->slots = plan->report.safe_slots;
+    status = lower(plan);
+    return status < 0 ? status : dp_program_verify(plan->program, &plan->report);
 }
 
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out)
@@ -268,16 +314,20 @@ dp_status_t plan_layers(plan_t *plan, dp_costs_t *costs)
 
 int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
 {
-    int code = plan_program(args, plan);
+    int code = plan_schedule(args, plan);
     dp_status_t status;
 
     if (code != CMD_OK)
         return code;
+    say_if_long(args, plan->schedule);
+    plan->slots = args->slots > 0 ? args->slots : PLAN_SLOTS;
     plan->report.struct_size = sizeof(plan->report);
     plan->simulation.struct_size = sizeof(plan->simulation);
     status = find_costs(plan);
     if (status >= 0)
-        status = dp_program_verify(plan->program, &plan->report);
+        status = lower(plan);
+    if (status >= 0)
+        status = prove(plan);
     if (status >= 0)
         status = dp_simulate(plan->program, &plan->costs, with_timeline, &plan->simulation);
     return status >= 0 ? CMD_OK : failed_in_file(args, status);
@@ -302,10 +352,10 @@ void plan_clear(plan_t *plan)
 
 const char plan_by_segments[] = "run by segments on lanes, not by F to FB (--operations: by these, in turn)\n";
 
-void plan_transport_text(const args_t *args, char *text, size_t bytes)
+void plan_transport_text(const plan_t *plan, char *text, size_t bytes)
 {
-    if (args->transport == DP_TRANSPORT_BUNDLES)
+    if (plan->args->transport == DP_TRANSPORT_BUNDLES)
         snprintf(text, bytes, "group");
     else
-        snprintf(text, bytes, "credits:%d", plan_slots(args));
+        snprintf(text, bytes, "credits:%d", plan->slots);
 }

@@ -69,18 +69,22 @@ static bool caused_by_pairs(const dp_costs_t *costs, const entry_t *slow, const 
     return pairs > split;
 }
 
+static bool are_alike(const upset_t *upset)
+{
+    return upset->slow->method->placement == upset->fast->method->placement &&
+           upset->slow->chunks == upset->fast->chunks;
+}
+
 static bool is_closer(const upset_t *now, const upset_t *best)
 {
-    bool alike = now->slow->method->placement == now->fast->method->placement;
-
     if (best->slow == NULL)
         return true;
-    if (alike != (best->slow->method->placement == best->fast->method->placement))
-        return alike;
+    if (are_alike(now) != are_alike(best))
+        return are_alike(now);
     return now->slow->step / now->fast->step < best->slow->step / best->fast->step * (1.0 - 1e-9);
 }
 
-/* The plainest case of one cause: of one placement if there is one, of steps near each other. */
+/* The plainest case of one cause: of stages alike if there is one, of steps near each other. */
 static upset_t find_upset(const comparison_t *table, bool by_pairs)
 {
     upset_t best = {NULL, NULL};
@@ -294,6 +298,15 @@ static dp_status_t add_hidden_by_whole(const comparison_t *table, reasons_t *rea
     return status;
 }
 
+/* Of a transport with slots: who needs more than a pipeline has. */
+static void add_slots(const comparison_t *table, reasons_t *reasons)
+{
+    for (size_t e = 0; e < table->fitting; e++)
+        if (table->args->slots == 0 && table->entries[e].slots > PLAN_SLOTS)
+            add_reason(reasons, "%s needs %d slots a channel, others %d.", table->entries[e].label,
+                       table->entries[e].slots, PLAN_SLOTS);
+}
+
 dp_status_t reasons_find(const comparison_t *table, reasons_t *reasons_out)
 {
     const bool by_segments = table->args->costs.segments != NULL;
@@ -303,6 +316,7 @@ dp_status_t reasons_find(const comparison_t *table, reasons_t *reasons_out)
     if (table->fitting < 2)
         return DP_OK;
     add_trades(table, reasons_out);
+    add_slots(table, reasons_out);
     if (!by_segments)
         add_upsets(table, reasons_out);
     if (!may_rerun(table))

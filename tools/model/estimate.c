@@ -419,11 +419,12 @@ static void clear_segments(segments_t *s)
 }
 
 /* Milliseconds of a step of so many micro-batches. */
-static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microbatches, double *ms_out)
+static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microbatches, int32_t slots, double *ms_out)
 {
     const double boundary = microbatch_tokens(job) * (double)job->model.hidden * BF16 / l->tp;
     const bool near = l->pp * l->tp * l->ep <= job->gpu.host;
-    const dp_lower_options_t options = {.struct_size = sizeof(options), .transport = DP_TRANSPORT_CREDITS, .slots = 0};
+    const dp_lower_options_t options = {
+        .struct_size = sizeof(options), .transport = DP_TRANSPORT_CREDITS, .slots = slots};
     dp_costs_t costs = {.struct_size = sizeof(costs),
                         .f = 1,
                         .i = 1,
@@ -474,16 +475,64 @@ static double sums_of(const job_t *job, const layout_t *l, const footprint_t *f)
     return link_ms(job, bytes, job->gpus > job->gpu.host ? job->gpu.far : job->gpu.near) / 1e3;
 }
 
+/* Messages that a channel has to hold. DP_ERR_REJECTED: no number is enough. */
+static dp_status_t count_messages(const layout_t *l, int32_t microbatches, double *slots_out)
+{
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_schedule_t *schedule = NULL;
+    dp_program_t *program = NULL;
+    dp_status_t status = make_schedule(l, microbatches, &schedule);
+
+    if (status >= 0)
+        status = dp_program_lower(schedule, NULL, &program);
+    if (status >= 0)
+        status = dp_program_verify(program, &report);
+    *slots_out = report.safe_slots;
+    dp_program_free(program);
+    dp_schedule_free(schedule);
+    return status == DP_ERR_REJECTED && report.safe_slots > 0 ? DP_OK : status;
+}
+
+/* Of a schedule for which two slots a channel are too few: how many it takes, and their bytes. */
+static dp_status_t add_slots(const job_t *job, answer_t *answer, int32_t *slots_out)
+{
+    const layout_t *l = &answer->layout;
+    const int32_t some = enough(l, 4), more = enough(l, 6);
+    const double row = microbatch_tokens(job) / l->tp * (double)job->model.hidden * BF16;
+    const int32_t chunks = l->chunks > 0 ? l->chunks : 1;
+    double slots = 0, fewer = 0;
+    dp_status_t status = count_messages(l, more, &slots);
+
+    if (status >= 0 && more < l->microbatches) {
+        status = count_messages(l, some, &fewer);
+        slots += (slots - fewer) / (more - some) * (l->microbatches - more);
+    }
+    if (status < 0)
+        return status;
+    *slots_out = (int32_t)ceil(slots);
+    answer->bytes.transport += 2 * (*slots_out - 2) * chunks * row;
+    answer->bytes.total += 2 * (*slots_out - 2) * chunks * row;
+    answer->fits = answer->bytes.total <= job->gpu.memory;
+    return DP_OK;
+}
+
 dp_status_t estimate_time(const job_t *job, answer_t *answer)
 {
     const layout_t *l = &answer->layout;
     const int32_t some = enough(l, 4), more = enough(l, 6);
     const double tokens = (double)job->batch * (double)job->sequence;
     double ms = 0, fewer = 0;
-    dp_status_t status = simulate(job, l, more, &ms);
+    int32_t slots = 2;
+    dp_status_t status = simulate(job, l, more, slots, &ms);
 
+    if (status == DP_ERR_REJECTED) {
+        status = add_slots(job, answer, &slots);
+        if (status < 0 || !answer->fits)
+            return status;
+        status = simulate(job, l, more, slots, &ms);
+    }
     if (status >= 0 && more < l->microbatches) {
-        status = simulate(job, l, some, &fewer);
+        status = simulate(job, l, some, slots, &fewer);
         ms += (ms - fewer) / (more - some) * (l->microbatches - more);
     }
     if (status < 0)

@@ -71,7 +71,8 @@ typedef struct answer {
 
 /* Bytes of a layout, or why its schedule cannot be. */
 dp_status_t estimate_bytes(const job_t *job, const layout_t *layout, answer_t *answer);
-/* Times of one whose bytes are known: its program simulated with segments on lanes. */
+/* Times of one whose bytes are known: its program simulated with segments on lanes. Where two slots
+ * a channel are too few, it adds the bytes of more, and takes no times if they do not fit. */
 dp_status_t estimate_time(const job_t *job, answer_t *answer);
 /* Seconds that no schedule on these ranks is shorter than: what each computes. */
 double estimate_bound(const job_t *job, const layout_t *layout);

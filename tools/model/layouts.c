@@ -156,11 +156,11 @@ static dp_status_t time_answers(const job_t *job, layouts_t *all)
         if (!a->fits || a->timed || a->step > worth_a_look * best)
             continue;
         status = estimate_time(job, a);
-        if (status == DP_ERR_REJECTED) { /* its messages cannot be sent with so few slots */
+        if (status == DP_ERR_REJECTED) { /* its messages cannot be sent, with any number of slots */
             a->fits = false;
             snprintf(a->reason, sizeof(a->reason), "%s", dp_last_error());
             status = DP_OK;
-        } else if (status >= 0) {
+        } else if (status >= 0 && a->timed) {
             best = fmin(best, a->step);
         }
     }

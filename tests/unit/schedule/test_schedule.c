@@ -145,6 +145,23 @@ START_TEST(bad_requests)
     request.struct_size = sizeof(request);
     request.method = NULL;
     ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_ERR_INVALID);
+    /* names that others have for them */
+    static const char *const names[][2] = {{"ZB-H1", "zb1p"},    {"zbh2", "zb2p"},       {"Schedule1F1B", "1f1b"},
+                                           {"V_Half", "v-half"}, {"vpp", "interleaved"}, {"GPipe", "gpipe"}};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        request.method = names[i][0];
+        ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
+        ck_assert_str_eq(s->method, names[i][1]);
+        dp_schedule_free(s);
+    }
+    s = NULL;
+    static const char *const none[] = {"", "-", "schedule", "1f1bb", "1f1", "zb"};
+
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        request.method = none[i];
+        ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_ERR_INVALID);
+    }
     request.method = "2f2b";
     ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "'2f2b'; there are "));

@@ -39,6 +39,10 @@ static const struct {
     {"interleaved", 2, {4.5, -1, 10.5, 22.5}, 23},
     {"interleaved", 4, {2.25, -1, 5.25, 11.25}, 39},
     {"zb1p", 0, {3, 7, 7, 15}, 8},
+    {"looped_bfs", 2, {4.5, 10.5, 10.5, 22.5}, 80},
+    {"looped_bfs", 4, {2.25, 5.25, 5.25, 11.25}, 160},
+    {"interleaved_zb", 2, {1.5, -1, 3.5, 7.5}, 16},
+    {"interleaved_zb", 4, {0.75, -1, 1.75, 3.75}, 32},
     {"zbv", 0, {1.5, 3.5, 3.5, 7.5}, 16},
     {"v-half", 0, {4.5, 10.5, 10.5, 22.5}, 10},
     {"v-min", 0, {5.5, 13.5, 13.5, 29.5}, 8},
@@ -71,10 +75,11 @@ START_TEST(idle_time_and_memory)
         ck_assert_double_eq(result.idle_min, table[_i].idle[k]);
         ck_assert_double_eq(result.idle_max, table[_i].idle[k]);
         if (sizes[k][1] == 40) {
+            dp_lower_options_t options = {.struct_size = sizeof(options), .slots = 8};
             dp_verify_report_t report = {.struct_size = sizeof(report)};
             dp_program_t *p;
 
-            ck_assert_int_eq(dp_program_lower(s, NULL, &p), DP_OK);
+            ck_assert_int_eq(dp_program_lower(s, &options, &p), DP_OK);
             ck_assert_int_eq(dp_program_verify(p, &report), DP_OK);
             ck_assert_int_eq(report.peak_activations, table[_i].peak);
             ck_assert_int_eq(report.ordered_weights, 1);
@@ -82,6 +87,28 @@ START_TEST(idle_time_and_memory)
         }
         dp_schedule_free(s);
     }
+}
+END_TEST
+
+/* Ranks of zb2p are idle before their first and behind their last operation alone. */
+START_TEST(zb2p_has_no_idle_time_inside)
+{
+    for (int32_t ranks = 1; ranks <= 12; ranks++)
+        for (int32_t microbatches = 2 * ranks - 1; microbatches <= 3 * ranks; microbatches++) {
+            replay_cost_t unit = {1, 2, 1, 1, 3};
+            dp_schedule_t *s = generate("zb2p", ranks, microbatches, 0);
+            replay_result_t result = replay(s, &unit);
+            dp_verify_report_t report = {.struct_size = sizeof(report)};
+            dp_program_t *p;
+
+            ck_assert_double_eq(result.step, 3 * microbatches + ranks - 1);
+            ck_assert_double_eq(result.idle_max, ranks - 1);
+            ck_assert_int_eq(dp_program_lower(s, NULL, &p), DP_OK);
+            ck_assert_int_eq(dp_program_verify(p, &report), DP_OK);
+            ck_assert_int_eq(report.peak_activations, 2 * ranks - 1);
+            dp_program_free(p);
+            dp_schedule_free(s);
+        }
 }
 END_TEST
 
@@ -267,6 +294,13 @@ static const struct {
     {"interleaved", 4, 9, 2, 0, "interleaved: 9 micro-batches on 4 ranks; a multiple"},
     {"interleaved", 4, 3, 2, 0, "interleaved: 3 micro-batches on 4 ranks; a multiple"},
     {"interleaved_overlap", 4, 9, 1, 0, NULL},
+    {"interleaved_zb", 4, 8, 1, 0, "interleaved_zb: 1 chunk per rank; at least 2 are needed (zb1p has 1)"},
+    {"interleaved_zb", 4, 9, 2, 0, "interleaved_zb: 9 micro-batches on 4 ranks; a multiple"},
+    {"interleaved_zb", 1, 1, 64, 0, NULL},
+    {"looped_bfs", 4, 8, 1, 0, "looped_bfs: 1 chunk per rank; at least 2 are needed (gpipe has 1)"},
+    {"looped_bfs", 3, 7, 5, 0, NULL},
+    {"zb2p", 7, 1, 0, 0, NULL},
+    {"zb2p", 7, 1, 2, 0, "zb2p: a rank holds exactly 1 chunk, not 2"},
     {"interleaved_overlap", 4, 9, 2, 0, "interleaved_overlap: 9 micro-batches on 4 ranks"},
     {"interleaved", 4, 9, 2, 5, NULL},
     {"interleaved_overlap", 4, 9, 2, 9, NULL},
@@ -274,9 +308,11 @@ static const struct {
     {"interleaved", 4, 9, 2, 4, "interleaved: 9 micro-batches in groups of at most 4 leave one of 3; 4 ranks"},
     {"interleaved", 4, 8, 2, -1, "interleaved: groups of -1 micro-batches"},
     {"interleaved_overlap", 4, 8, 1, 8, "interleaved_overlap: groups of 8 with 1 chunk"},
-    {"1f1b", 4, 8, 0, 8, "1f1b: groups of 8 micro-batches; only the interleaved"},
-    {"v-half", 4, 8, 0, 8, "v-half: groups of 8 micro-batches; only the interleaved"},
-    {"dualpipe", 4, 8, 0, 8, "dualpipe: groups of 8 micro-batches; only the interleaved"},
+    {"1f1b", 4, 8, 0, 8, "1f1b: groups of 8 micro-batches; only interleaved and"},
+    {"v-half", 4, 8, 0, 8, "v-half: groups of 8 micro-batches; only interleaved and"},
+    {"interleaved_zb", 4, 8, 2, 8, "interleaved_zb: groups of 8 micro-batches; only interleaved and"},
+    {"looped_bfs", 4, 8, 2, 8, "looped_bfs: groups of 8 micro-batches; only interleaved and"},
+    {"dualpipe", 4, 8, 0, 8, "dualpipe: groups of 8 micro-batches; only interleaved and"},
     {"dualpipe", 4, 8, 3, 0, "dualpipe: a rank holds exactly 2 chunks, not 3"},
     {"dualpipev", 4, 8, 1, 0, "dualpipev: a rank holds exactly 2 chunks, not 1"},
     {"v-half", 4096, 65536, 0, 0, "schedule: more than"},
@@ -374,7 +410,7 @@ END_TEST
 /* Fewer micro-batches than the order was made for: complete all the same. */
 START_TEST(any_number_of_microbatches)
 {
-    static const char *const methods[] = {"gpipe", "1f1b", "zb1p", "zbv", "v-half", "v-min"};
+    static const char *const methods[] = {"gpipe", "1f1b", "zb1p", "zb2p", "looped_bfs", "zbv", "v-half", "v-min"};
 
     for (size_t m = 0; m < sizeof(methods) / sizeof(methods[0]); m++)
         for (int32_t ranks = 1; ranks <= 13; ranks++)
@@ -394,6 +430,7 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, idle_time_and_memory, 0, (int)(sizeof(table) / sizeof(table[0])));
+    tcase_add_test(tc, zb2p_has_no_idle_time_inside);
     tcase_add_test(tc, formulas_of_the_v_blocks);
     tcase_add_test(tc, counts_and_peaks_equal_the_recorded_table);
     tcase_add_test(tc, dataflow_replay_equals_the_recorded_table);

@@ -6,6 +6,7 @@
 #include "tests/support/suite.h"
 
 #include <dualpipe/schedule.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,52 @@ static dp_status_t check(const char *text, int matched, int64_t *count)
     dp_schedule_free(s);
     return status;
 }
+
+/* The cells of each rank, in their order. falling: where the file takes the micro-batches of
+ * backwards from the last to the first. */
+static void compare_with(const char *method, const dp_schedule_t *theirs, bool falling)
+{
+    dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                     .method = method,
+                                     .ranks = theirs->ranks,
+                                     .microbatches = theirs->microbatches,
+                                     .chunks = theirs->chunks};
+    dp_schedule_t *ours;
+
+    ck_assert_msg(dp_schedule_generate(&request, &ours) == DP_OK, "%s", dp_last_error());
+    ck_assert_int_eq(ours->placement, theirs->placement);
+    ck_assert_int_eq(ours->first[ours->ranks], theirs->first[theirs->ranks]);
+    for (int64_t i = 0; i < ours->first[ours->ranks]; i++) {
+        dp_op_t a = ours->ops[i], b = theirs->ops[i];
+
+        if (falling && b.kind == DP_OP_B)
+            b.microbatch = theirs->microbatches - 1 - b.microbatch;
+        ck_assert_msg(a.kind == b.kind && a.chunk == b.chunk && a.microbatch == b.microbatch && a.chunk2 == b.chunk2 &&
+                          a.microbatch2 == b.microbatch2,
+                      "%s: operation %d is %s%d.%d, there %s%d.%d", method, (int)i, dp_op_kind_name(a.kind), a.chunk,
+                      a.microbatch, dp_op_kind_name(b.kind), b.chunk, b.microbatch);
+    }
+    dp_schedule_free(ours);
+}
+
+START_TEST(methods_are_those_of_pytorch)
+{
+    static const struct {
+        const char *file, *method;
+    } same[] = {{"Interleaved1F1B_4_8", "ScheduleInterleaved1F1B"},
+                {"Interleaved1F1B_3_6", "interleaved_1f1b"},
+                {"InterleavedZeroBubble_4_8", "InterleavedZeroBubble"},
+                {"LoopedBFS_4_8", "Looped_BFS"},
+                {"ZBVZeroBubble_4_8", "ZBVZeroBubble"},
+                {"DualPipeV_4_10", "DualPipeV"}};
+    dp_schedule_t *theirs;
+
+    read_dump(same[_i].file);
+    ck_assert_int_eq(dp_schedule_read_csv("f", dump, strlen(dump), &theirs), DP_OK);
+    compare_with(same[_i].method, theirs, strcmp(same[_i].method, "Looped_BFS") == 0);
+    dp_schedule_free(theirs);
+}
+END_TEST
 
 static int64_t occurrences(const char *text, const char *what)
 {
@@ -252,6 +299,7 @@ int main(void)
     TCase *tc = tcase_create("transfers");
 
     tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, methods_are_those_of_pytorch, 0, 6);
     tcase_add_loop_test(tc, dumps_of_pytorch_are_right, 0, (int)(sizeof(dumps) / sizeof(dumps[0])));
     tcase_add_test(tc, a_transfer_that_is_missing_or_late_is_found);
     tcase_add_loop_test(tc, what_is_wrong_is_named, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));

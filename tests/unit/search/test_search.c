@@ -33,9 +33,9 @@ static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microb
 }
 
 /* Step of a schedule by lowering and simulating it; infinite when it is rejected. */
-static double real_step(const dp_schedule_t *schedule, const dp_costs_t *costs, double *peak)
+static double real_step(const dp_schedule_t *schedule, const dp_costs_t *costs, int32_t slots, double *peak)
 {
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = schedule->microbatches};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = slots};
     dp_simulation_t got = {.struct_size = sizeof(got)};
     dp_status_t status = dp_evaluate(schedule, &options, costs, 0, &got);
     double step;
@@ -87,7 +87,7 @@ static void expect_agreement(fixture_t *f, const dp__lists_t *lists, const dp_co
     double peak = 0.0, step;
 
     ck_assert_int_eq(dp__lists_give(&f->shape, lists, &schedule), DP_OK);
-    step = real_step(schedule, costs, &peak);
+    step = real_step(schedule, costs, schedule->microbatches, &peak);
     if (isinf(step) || isinf(timing.step)) {
         ck_assert_msg(isinf(step) && isinf(timing.step), "timed as %g, really %g: %s", timing.step, step,
                       dp_last_error());
@@ -162,7 +162,7 @@ START_TEST(what_is_found_over_hosts_is_sound)
 
     costs.topology = &topology;
     ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
-    ck_assert_double_eq_tol(real_step(result.schedule, &costs, &peak), result.step, 1e-9);
+    ck_assert_double_eq_tol(real_step(result.schedule, &costs, request.slots, &peak), result.step, 1e-9);
     ck_assert_double_le(result.step, result.built_in_step + 1e-9);
     dp_search_clear(&result);
     topology.ranks = 3;
@@ -254,7 +254,7 @@ START_TEST(what_is_found_is_sound_and_no_worse)
 
         ck_assert_int_eq(dp_search(&request, &result), DP_OK);
         ck_assert_double_le(result.step, result.built_in_step + 1e-9);
-        ck_assert_double_eq_tol(real_step(result.schedule, &cost_sets[c], &peak), result.step, 1e-9);
+        ck_assert_double_eq_tol(real_step(result.schedule, &cost_sets[c], request.slots, &peak), result.step, 1e-9);
         ck_assert_double_le(peak, 5.0 + 1e-9);
         ck_assert_double_eq_tol(peak, result.peak, 1e-9);
         ck_assert_int_gt(result.tried, 0);
@@ -318,7 +318,7 @@ START_TEST(what_is_asked_for_is_kept)
     costs.stage_scale = scale;
     ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
     ck_assert_int_eq(dp_schedule_stages(result.schedule), 8);
-    ck_assert_double_eq_tol(real_step(result.schedule, &costs, &peak), result.step, 1e-9);
+    ck_assert_double_eq_tol(real_step(result.schedule, &costs, request.slots, &peak), result.step, 1e-9);
     dp_search_clear(&result);
 }
 END_TEST

@@ -163,6 +163,7 @@ static bool has_whole_backwards(const dp_schedule_t *schedule)
 START_TEST(one_lane_is_operations)
 {
     static const int32_t sizes[][2] = {{1, 1}, {1, 4}, {2, 2}, {2, 7}, {3, 9}, {4, 8}, {4, 20}, {8, 16}, {6, 12}};
+    const dp_lower_options_t enough = {.struct_size = sizeof(enough), .slots = 20};
     size_t count;
     int equal = 0, earlier = 0;
 
@@ -194,7 +195,7 @@ START_TEST(one_lane_is_operations)
             }
             lanes.segments = &segments;
             ops.f = 2, ops.i = 3, ops.w = 1.5;
-            ck_assert_int_eq(dp_program_lower(schedule, NULL, &program), DP_OK);
+            ck_assert_int_eq(dp_program_lower(schedule, &enough, &program), DP_OK);
             for (int hop = 0; hop < 3; hop++) {
                 double by_lanes, by_operations;
 
@@ -234,7 +235,8 @@ START_TEST(bounds)
     for (size_t m = 0; m < count; m++)
         for (int transport = DP_TRANSPORT_CREDITS; transport <= DP_TRANSPORT_BUNDLES; transport++) {
             dp_schedule_t *schedule = schedule_of(m, 4, 16);
-            dp_lower_options_t options = {.struct_size = sizeof(options), .transport = (dp_transport_t)transport};
+            dp_lower_options_t options = {
+                .struct_size = sizeof(options), .transport = (dp_transport_t)transport, .slots = 4};
             dp_simulation_t result = {.struct_size = sizeof(result)};
             dp_program_t *program;
 

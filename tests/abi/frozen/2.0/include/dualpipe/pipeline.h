@@ -145,7 +145,8 @@ typedef struct dp_pipeline_options {
 
     /* ---- memory ---- */
 
-    int32_t slots;       /* K per channel; 0: 2 */
+    /* K per channel; 0: 2, or as many as the schedule needs: dp_verify_report_t.safe_slots */
+    int32_t slots;
     size_t inline_bytes; /* messages up to this size are sent from the compute lane; 0: 16 KiB */
     /* 1: ZeRO-1 (arXiv 1910.02054). Several ranks hold a parameter: mirrors and data groups. Each
      * sums the gradient of its shard, keeps the optimizer's state for that, and updates it.

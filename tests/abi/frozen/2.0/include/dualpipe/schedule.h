@@ -154,7 +154,9 @@ DP_API void dp_schedule_place(const dp_schedule_t *schedule, int32_t rank, int32
 /** What dp_schedule_generate() makes. */
 typedef struct dp_schedule_request {
     uint32_t struct_size;
-    const char *method; /* one of dp_schedule_methods() */
+    /* one of dp_schedule_methods(), also by the name that its paper or PyTorch has for it: "ZB-H1",
+     * "ScheduleInterleavedZeroBubble", "Looped_BFS" */
+    const char *method;
     int32_t ranks, microbatches;
     int32_t chunks; /* model chunks per rank of the interleaved methods; 0: the method's default */
     int32_t forward_only;
