@@ -99,8 +99,7 @@ static const option_row_t rows[] = {
     {TEXT("schedule", schedule, "NAME", "auto"), .help = "auto: dualpipe, dualpipev for an odd --pp, 1f1b for 1"},
     {INTEGER("chunks", chunks, 0, DP_MAX_CHUNKS, "0", "N"), .help = "per rank, of interleaved schedules; 0: default"},
     {INTEGER("microbatch-group", microbatch_group, 0, DP_MAX_MICROBATCHES, "0", "G"),
-     .help = "micro-batches that pass the chunks of a rank together, of interleaved schedules; 0: as many as ranks; "
-             "more may need --slots"},
+     .help = "micro-batches that pass the chunks of a rank together, of interleaved schedules; 0: as many as ranks"},
     {WORD("overlap", overlap, "HOW", "canonical", "canonical none planned"),
      .help =
          "what runs beside what: canonical: the schedule's pairs; none: nothing; planned: what a few steps' costs make "
@@ -126,7 +125,8 @@ static const option_row_t rows[] = {
     {FLAG("one-accumulator", one_accumulator),
      .help =
          "sum a step's gradients in one accumulator, not in one for each half: less memory, other last bits than dualpipe"},
-    {INTEGER("slots", slots, 0, 1 << 16, "0", "K"), .help = "messages in flight per channel; 0: 2, or as many as the schedule needs"},
+    {INTEGER("slots", slots, 0, 1 << 16, "0", "K"),
+     .help = "messages in flight per channel; 0: 2, or as many as the schedule needs"},
     {INTEGER("eplb", eplb, 0, 1e9, "0", "EVERY"),
      .help = "replicate experts by load and place them anew every EVERY steps; 0: not"},
     {INTEGER("replicas", replicas, 0, 1 << 16, "0", "R"),

@@ -111,9 +111,7 @@ dp_status_t dp__request_check_fixed(const char *method, const dp_schedule_reques
                                     dp_schedule_request_t *request_out)
 {
     DO(dp__request_check(method, request, request_out));
-    if (request_out->microbatch_group > 0)
-        return dp_fail(DP_ERR_INVALID, "%s: groups of %d micro-batches; only the interleaved methods have groups",
-                       method, request_out->microbatch_group);
+    DO(refuse_groups(method, request_out));
     if (request_out->chunks == 0 || request_out->chunks == chunks)
         return DP_OK;
     return dp_fail(DP_ERR_INVALID, "%s: a rank holds exactly %d chunk%s, not %d", method, chunks, chunks > 1 ? "s" : "",

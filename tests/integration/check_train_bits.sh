@@ -66,7 +66,7 @@ ranks 4 --ep 2 --schedule dualpipev --overlap planned $steps --losses "$work/los
 same two_expert_ranks "dualpipev over 2 x 2 processes, overlap planned"
 
 # Groups of more micro-batches than ranks.
-threads 4 --schedule interleaved_overlap --chunks 2 --microbatch-group 8 --slots 5 $steps --losses "$work/losses"
+threads 4 --schedule interleaved_overlap --chunks 2 --microbatch-group 8 $steps --losses "$work/losses"
 same one_replica "interleaved_overlap over 4 threads, groups of 8"
 threads 2 --schedule interleaved --chunks 2 --microbatch-group 3 $steps --losses "$work/losses"
 same one_replica "interleaved over 2 threads, groups of 3"

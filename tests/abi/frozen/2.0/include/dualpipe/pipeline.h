@@ -222,7 +222,7 @@ typedef struct dp_pipeline_options {
     uint32_t cache_slots, cache_tokens;
 
     /* dp_schedule_request_t.microbatch_group, for `method`; 0: as many as ranks of the pipeline.
-     * Larger groups may need more `slots`. Ignored when `schedule` is given */
+     * Larger groups need more slots. Ignored when `schedule` is given */
     int32_t microbatch_group;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, cpu_times)
