@@ -287,19 +287,19 @@ void plan_layer_scales(const plan_t *plan, const int32_t *first, double *scale_o
 dp_status_t plan_layers(plan_t *plan, dp_costs_t *costs)
 {
     const size_t stages = (size_t)dp_schedule_stages(plan->schedule);
-    const dp_lower_options_t options = {
-        .struct_size = sizeof(options), .transport = plan->args->transport, .slots = plan_slots(plan->args)};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .transport = plan->args->transport};
     dp_partition_request_t request = {.struct_size = sizeof(request),
                                       .layers = plan->args->nlayers,
                                       .layer_costs = plan->args->layers,
                                       .costs = costs};
     dp_program_t *program = NULL;
     int32_t *first = calloc(stages + 1, sizeof(*first));
-    dp_status_t status;
+    dp_status_t status = plan_slots(plan->args, plan->schedule, &options.slots);
 
     plan->stage_scale = calloc(stages, sizeof(*plan->stage_scale));
-    status = first != NULL && plan->stage_scale != NULL ? dp_program_lower(plan->schedule, &options, &program)
-                                                        : dp_fail(DP_ERR_NOMEM, "no memory for %zu stages", stages);
+    if (status >= 0)
+        status = first != NULL && plan->stage_scale != NULL ? dp_program_lower(plan->schedule, &options, &program)
+                                                            : dp_fail(DP_ERR_NOMEM, "no memory for %zu stages", stages);
     request.program = program;
     if (status >= 0)
         status = dp_partition(&request, first, NULL);

@@ -60,12 +60,6 @@ static int read_pattern(const command_t *command, const option_row_t *row, void 
     return add_pattern(pattern, text) ? CMD_OK : command_usage(command, "--%s: no memory", row->name);
 }
 
-void trace_args_clear(trace_args_t *args)
-{
-    free(args->comm.text);
-    free(args->devices.text);
-}
-
 static int read_rank_scale(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
     trace_args_t *args = into;
@@ -266,8 +260,9 @@ static int check_args(trace_args_t *args)
 
 void trace_args_clear(trace_args_t *args)
 {
+    free(args->comm.text);
+    free(args->devices.text);
     free(args->rank_scale);
-    args->rank_scale = NULL;
 }
 
 bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out)
