@@ -5,6 +5,8 @@
 
 #include "base/memory.h"
 
+#include <stdio.h>
+
 static dp_status_t ends_with(dp__proof_t *p, const dp__flow_t *flow, int32_t slots)
 {
     int32_t *progress = NULL;
@@ -57,6 +59,7 @@ static int32_t fewest_slots(const dp_program_t *program)
 static dp_status_t prove_credits(dp__proof_t *p)
 {
     int32_t *safe = &p->v->report.safe_slots;
+    char what[96] = "verify";
     dp__flow_t flow;
     dp_status_t status;
 
@@ -65,7 +68,10 @@ static dp_status_t prove_credits(dp__proof_t *p)
     if (status < 0 || (*safe > 0 && fewest_slots(p->v->program) >= *safe))
         return status;
     p->slots = 0;
-    return dp__flow_prove(&flow, "verify");
+    if (*safe > 0)
+        snprintf(what, sizeof(what), "verify: completes with %d slots a channel, not with %d", *safe,
+                 fewest_slots(p->v->program));
+    return dp__flow_prove(&flow, what);
 }
 
 static dp_status_t prove_bundles(dp__proof_t *p)

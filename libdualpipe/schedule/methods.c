@@ -104,7 +104,7 @@ static const char *const aliases[][2] = {
     {"zbvzerobubble", "zbv"},           {"zbh1", "zb1p"},       {"zbh2", "zb2p"},
 };
 
-/* Whether two names are the same but for case, '-' and '_', and a "Schedule" in front of the first. */
+/* The same but for case, '-' and '_', and a "Schedule" in front of the first. */
 static bool is_called(const char *asked, const char *name)
 {
     asked += strncasecmp(asked, "schedule", 8) == 0 ? 8 : 0;

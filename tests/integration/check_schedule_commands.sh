@@ -87,6 +87,20 @@ printf '0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n' >stuck.csv
 expect 20 verify stuck.csv
 require err 'dualpipe verify: stuck.csv: deadlock, a cycle of 2 waits: row 1, cell 2 (0B0) waits for row 2, cell 3 (1B0)'
 
+# An order that PyTorch runs, whose messages wait long for their use: how many slots it takes, in the words of the file.
+expect 0 schedule --method looped_bfs --ranks 2 --microbatches 10 --format csv --output bfs.csv
+expect 0 verify bfs.csv
+require out ', transport credits:5$'
+require out '^fewest slots that are safe  *5, more than '
+expect 0 simulate bfs.csv
+require out ', transport credits:5$'
+expect 0 verify bfs.csv --transport group
+for command in verify simulate; do
+    expect 20 $command bfs.csv --transport credits:2
+    require err "dualpipe $command: bfs.csv: completes with 5 slots a channel, not with 2: deadlock, a cycle of 2 waits: "
+    require err ': the message of row 1, cell 6 (0F5) to row 2 waits for row 2, cell 4 (1F3), which comes after the message of row 2, '
+    grep '(line' err && fail "$command: names lines that bfs.csv does not have"
+done
 for format in svg png pdf; do
     expect 0 schedule --method dualpipe $sizes --format $format --output picture.$format
 done
@@ -608,10 +622,10 @@ expect 2 compare --ranks 4 --microbatches 8 --layers 1x9,
 
 # ---- search ----
 expect 0 search --ranks 4 --microbatches 12 --memory-cap 5 --seconds 1 --output found.tsv
-require out '^best built-in  37.5  zbv$'
+require out '^best built-in  37  interleaved_zb, 4 chunks$'
 require out '^tried  *[0-9]* lists, [1-9][0-9]* a second$'
 found=$(sed -n 's/^found  *\([0-9.]*\) .*/\1/p' out)
-awk -v found="$found" 'BEGIN { exit !(found > 35.9 && found <= 37.5) }' || fail "search: found a step of $found"
+awk -v found="$found" 'BEGIN { exit !(found > 35.9 && found <= 37) }' || fail "search: found a step of $found"
 expect 0 verify found.tsv --memory-cap 5
 expect 0 simulate found.tsv --format json
 step=$(sed -n 's/.*"step_time":\([0-9.]*\),.*/\1/p' out)

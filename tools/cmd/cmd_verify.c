@@ -32,7 +32,7 @@ const command_t command_verify = {
     .name = "verify",
     .usage =
         "usage: dualpipe verify FILE [OPTIONS]\n"
-        "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an order that data allow, and that no rank waits for another in a circle; says the first fault otherwise. A name that ends in .csv has the format of torch.distributed.pipelining; where such a file lists transfers (1SEND_F0, ...), their order is proven too.\n"
+        "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an order that data allow, and that no rank waits for another in a circle; says the first fault otherwise. Without --transport it says how many slots that takes. A name that ends in .csv has the format of torch.distributed.pipelining; where such a file lists transfers (1SEND_F0, ...), their order is proven too.\n"
         "\n",
     .tables = verify_tables,
     .needs = ARG_FILE,
@@ -134,7 +134,8 @@ static void say(const args_t *args, const plan_t *plan)
     printf("most weight gradients deferred    %d\n", plan->report.peak_deferred);
     printf("most backwards alive on a rank    %d\n", plan->report.peak_backward_buffers);
     if (plan->report.safe_slots > 0)
-        printf("fewest slots that are safe        %d\n", plan->report.safe_slots);
+        printf("fewest slots that are safe        %d%s\n", plan->report.safe_slots,
+               plan->report.safe_slots > PLAN_SLOTS ? ", more than the 2 of most schedules" : "");
     say_memory(args, plan);
 }
 
