@@ -71,7 +71,7 @@ int dp__cell_print(char *text, size_t bytes, const dp_schedule_t *schedule, int3
 
 /* ---- reading ---- */
 
-dp__slice_t dp__cell_trim(dp__slice_t s)
+static dp__slice_t trim(dp__slice_t s)
 {
     while (s.bytes > 0 && (s.text[0] == ' ' || s.text[0] == '\t')) {
         s.text++;
@@ -80,6 +80,36 @@ dp__slice_t dp__cell_trim(dp__slice_t s)
     while (s.bytes > 0 && (s.text[s.bytes - 1] == ' ' || s.text[s.bytes - 1] == '\t'))
         s.bytes--;
     return s;
+}
+
+/* Bytes before the separator: one that stands neither between quotes nor in a pair. */
+static size_t find_separator(dp__slice_t s)
+{
+    bool quoted = false, pair = false;
+
+    for (size_t i = 0; i < s.bytes; i++) {
+        const char c = s.text[i];
+
+        if (!quoted && (c == ',' || (c == ';' && !pair)))
+            return i;
+        quoted ^= c == '"';
+        pair = (pair || c == '(') && c != ')';
+    }
+    return s.bytes;
+}
+
+dp__slice_t dp__cell_next(dp__slice_t *rest)
+{
+    const size_t bytes = find_separator(*rest);
+    dp__slice_t cell = trim((dp__slice_t){rest->text, bytes});
+
+    if (bytes == rest->bytes)
+        *rest = (dp__slice_t){NULL, 0};
+    else
+        *rest = (dp__slice_t){rest->text + bytes + 1, rest->bytes - bytes - 1};
+    if (cell.bytes >= 2 && cell.text[0] == '"' && cell.text[cell.bytes - 1] == '"')
+        cell = trim((dp__slice_t){cell.text + 1, cell.bytes - 2});
+    return cell;
 }
 
 /* Cuts a number off the front; -1 when there is none or it is larger than any cap. */
@@ -157,14 +187,14 @@ static const char *parse_pair(dp__slice_t s, dp__cell_t *cell)
     inside = dp__slice_cut(&s, ')');
     if (s.text == NULL)
         return "')' is missing";
-    if (!dp__slice_is(dp__cell_trim(s), "OVERLAP_F_B"))
+    if (!dp__slice_is(trim(s), "OVERLAP_F_B"))
         return "only OVERLAP_F_B joins operations";
     for (int h = 0; h < 2; h++) {
         const char *why;
 
         if (inside.text == NULL)
             return "an overlapped pair has two halves";
-        part = dp__cell_trim(dp__slice_cut(&inside, ';'));
+        part = trim(dp__slice_cut(&inside, ';'));
         why = parse_single(part, &side[h]);
         if (why != NULL)
             return why;

@@ -23,7 +23,9 @@ typedef struct dp__cell {
         microbatch2; /* micro-batches of the second direction follow those of the first */
 } dp__cell_t;
 
-dp__slice_t dp__cell_trim(dp__slice_t text);
+/* The next cell of a row, trimmed and without its quotes; rest->text is NULL behind the last one.
+ * Spreadsheets write quotes and, where a comma is part of numbers, semicolons between cells. */
+dp__slice_t dp__cell_next(dp__slice_t *rest);
 /* Reads a trimmed cell: NULL, or what is wrong with it. */
 const char *dp__cell_parse(dp__slice_t text, dp__cell_t *cell);
 /* Both return what snprintf does: "2F0", "(0F8;7B0)OVERLAP_F_B"; "2SEND_F0". */

@@ -97,7 +97,7 @@ static dp_status_t scan_row(dp__csv_t *c, const dp__line_t *row, dp__action_fn e
     dp_status_t status = DP_OK;
 
     for (int64_t cell = 1; rest.text != NULL && status >= 0; cell++) {
-        dp__slice_t text = dp__cell_trim(dp__slice_cut(&rest, ','));
+        dp__slice_t text = dp__cell_next(&rest);
         dp__cell_t a;
         const char *why = dp__cell_parse(text, &a);
 

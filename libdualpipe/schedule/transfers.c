@@ -106,7 +106,7 @@ static dp_status_t read_steps_of_row(dp__transfers_t *t, const dp__line_t *row, 
     int32_t rank = (int32_t)row->number - 1;
 
     for (int32_t column = 1; rest.text != NULL; column++) {
-        dp__slice_t text = dp__cell_trim(dp__slice_cut(&rest, ','));
+        dp__slice_t text = dp__cell_next(&rest);
         dp__step_t step = {.column = column, .chunk2 = -1, .pair = -1};
         const char *why = dp__cell_parse(text, &step.cell);
 

@@ -101,6 +101,28 @@ for command in verify simulate; do
     require err ': the message of row 1, cell 6 (0F5) to row 2 waits for row 2, cell 4 (1F3), which comes after the message of row 2, '
     grep '(line' err && fail "$command: names lines that bfs.csv does not have"
 done
+# As spreadsheets write it.
+expect 0 schedule --method dualpipev --ranks 2 --microbatches 4 --format csv --output plain.csv
+expect 0 schedule plain.csv --format tsv --output plain.tsv
+sed 's/[^,]*/"&"/g' plain.csv >quoted.csv
+sed 's/,/;/g; s/$/\r/' plain.csv >semicolons.csv
+sed 's/[^,]*/"&"/g; s/,/;/g' plain.csv >both.csv
+{ printf '\357\273\277'; cat plain.csv; } >mark.csv
+for file in quoted semicolons both mark; do
+    expect 0 schedule $file.csv --format tsv --output again.tsv
+    cmp -s plain.tsv again.tsv || fail "$file.csv is another schedule"
+done
+expect 0 verify both.csv
+printf '0F0;0B0\n"1F0";"1X0"\n' >broken.csv
+expect 20 verify broken.csv
+require err "broken.csv:2: cell 2 '1X0': no such operation"
+printf '"0F0,0B0\n' >broken.csv
+expect 20 verify broken.csv
+require err "broken.csv:1: cell 1 '\"0F0,0B0': a stage number"
+printf '(0F0;1B0,0F1\n' >broken.csv
+expect 20 verify broken.csv
+require err "broken.csv:1: cell 1 '(0F0;1B0': ')' is missing"
+
 for format in svg png pdf; do
     expect 0 schedule --method dualpipe $sizes --format $format --output picture.$format
 done

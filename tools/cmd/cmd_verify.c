@@ -32,7 +32,7 @@ const command_t command_verify = {
     .name = "verify",
     .usage =
         "usage: dualpipe verify FILE [OPTIONS]\n"
-        "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an order that data allow, and that no rank waits for another in a circle; says the first fault otherwise. Without --transport it says how many slots that takes. A name that ends in .csv has the format of torch.distributed.pipelining; where such a file lists transfers (1SEND_F0, ...), their order is proven too.\n"
+        "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an order that data allow, and that no rank waits for another in a circle; says the first fault otherwise. Without --transport it says how many slots that takes. A name that ends in .csv has the format of torch.distributed.pipelining, also as a spreadsheet writes it (quotes, semicolons, a byte order mark); where such a file lists transfers (1SEND_F0, ...), their order is proven too.\n"
         "\n",
     .tables = verify_tables,
     .needs = ARG_FILE,
