@@ -6,6 +6,7 @@
 #include <dualpipe/plugin.h>
 
 #include "base/environment.h"
+#include "group/pace.h"
 #include "group/spans.h"
 #include "system/wait.h"
 
@@ -746,6 +747,37 @@ START_TEST(a_plugin_ends_the_job_and_its_cause_wins)
 }
 END_TEST
 
+/* What each tells with its steps; every thread may ask. */
+START_TEST(a_thread_that_is_slow_is_named_to_all)
+{
+    dp_group_t *groups[3];
+    dp_straggler_t slow = {.struct_size = 0};
+
+    ck_assert_int_eq(dp_group_local(3, NULL, groups), DP_OK);
+    ck_assert_int_eq(dp_group_straggler(groups[0], &slow), DP_ERR_INVALID);
+    slow.struct_size = sizeof(slow);
+    for (uint64_t step = 0; step < DP__PACE_STEPS; step++) {
+        ck_assert_int_eq(dp_group_straggler(groups[2], &slow), DP_OK);
+        ck_assert_int_eq(slow.rank, -1);
+        for (int32_t r = 0; r < 3; r++) {
+            const dp__step_call_t call = {
+                .call = step, .step = step, .count = 3, .pace_ns = r == 1 ? 1400000 : 1000000};
+
+            dp__group_tell_step(groups[r], &call);
+        }
+    }
+    for (int32_t r = 0; r < 3; r++) {
+        ck_assert_int_eq(dp_group_straggler(groups[r], &slow), DP_OK);
+        ck_assert_int_eq(slow.rank, 1);
+        ck_assert_int_eq(slow.steps, DP__PACE_STEPS);
+        ck_assert_double_eq_tol(slow.times, 1.4, 1e-12);
+        ck_assert_ptr_nonnull(strstr(slow.name, "rank 1 (a thread of pid "));
+    }
+    for (int32_t r = 0; r < 3; r++)
+        dp_group_leave(groups[r]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("group_local");
@@ -770,6 +802,7 @@ int main(void)
     tcase_add_test(tc, one_first_cause_wins);
     tcase_add_test(tc, interrupt_from_a_signal_handler_ends_the_waits);
     tcase_add_test(tc, leave_without_a_group_is_allowed);
+    tcase_add_test(tc, a_thread_that_is_slow_is_named_to_all);
     tcase_add_test(tc, the_environment_is_looked_at_when_a_group_is_opened);
     tcase_add_test(tc, local_refuses_senseless_sizes);
     tcase_add_loop_test(tc, every_allocation_may_fail, 0, 2);
