@@ -56,8 +56,10 @@ void dp__trace_keep_devices(dp_trace_t *trace, const regex_t *devices)
     dp__trace_store_t *store = trace->store;
     size_t kept = 0;
 
-    for (size_t s = 0; s < trace->nstreams; s++)
+    for (size_t s = 0; s < trace->nstreams; s++) {
         trace->streams[s].counts = counts(trace, (uint32_t)s, devices);
+        trace->head.broken_kept += trace->streams[s].counts ? trace->streams[s].broken : 0;
+    }
     for (size_t i = 0; i < trace->nrecords; i++) {
         dp__trace_record_t *record = &trace->records[i];
         dp__trace_process_t *process = &store->processes[trace->streams[record->stream].process];

@@ -267,6 +267,21 @@ static dp_status_t take_bare(const collecting_t *collecting, const dp__trace_eve
     return add_record(collecting, event, false, true);
 }
 
+/* Whether one without a category is a device's is known at the end. */
+static dp_status_t leave_out(dp_trace_t *trace, const dp__trace_event_t *event, bool kept)
+{
+    uint32_t stream;
+    dp_status_t status;
+
+    dp__trace_note_broken(&trace->head, event, kept);
+    if (event->phase != 'X' || event->category[0] != 0)
+        return DP_OK;
+    status = find_stream(trace, event, &stream);
+    if (status == DP_OK)
+        trace->streams[stream].broken++;
+    return status;
+}
+
 /* Of a launch the start alone is used. What nobody looks at is not judged either. */
 static dp_status_t take_event(void *user, const dp__trace_event_t *event)
 {
@@ -280,8 +295,8 @@ static dp_status_t take_event(void *user, const dp__trace_event_t *event)
         event->correlation < DP__TRACE_NONE)
         return add_launch(collecting->trace, event);
     if (event->broken != NULL)
-        dp__trace_note_broken(&collecting->trace->head, event, source != DP__TRACE_OTHER);
-    if (event->broken != NULL || event->phase != 'X' || !event->has_start)
+        return leave_out(collecting->trace, event, source != DP__TRACE_OTHER);
+    if (event->phase != 'X' || !event->has_start)
         return DP_OK;
     if (source == DP__TRACE_DEVICE || source == DP__TRACE_LANE)
         return add_record(collecting, event, source == DP__TRACE_LANE, false);

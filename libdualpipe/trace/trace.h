@@ -45,6 +45,7 @@ typedef struct dp__trace_stream {
     uint64_t key;           /* hash of process and thread */
     int64_t number;         /* CUDA's number of the stream; -1: has none */
     bool counts;            /* its records without a category are of a device */
+    uint32_t broken;        /* events without a category that were left out */
     char label[DP__TRACE_ID_BYTES];
 } dp__trace_stream_t;
 

@@ -608,6 +608,19 @@ START_TEST(devices_of_ascend_are_found_by_name)
 }
 END_TEST
 
+START_TEST(broken_records_of_ascend_are_of_a_device)
+{
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+
+    (void)overlap_of("[" ASCEND_EVENTS(3, 4) BARE("MatMulV2", 3, 2, 1300.000, -5) BARE("aclnnMatmul", 5, 1, 500.000, -9)
+                         BARE("Notify_Wait", 4, 10, 1000.000, -1) ASCEND_HOST ASCEND_NAMES("", 3, 4, "Communication")
+                             NO_KERNEL,
+                     NULL, &about);
+    ck_assert_int_eq(about.broken, 3);
+    ck_assert_int_eq(about.broken_records, 1);
+}
+END_TEST
+
 /* What XLA derives from the streams ("XLA Ops") is the same time once more. */
 #define XLA                                                                                                            \
     NAMED("process_name", 1, 0, "/device:GPU:0")                                                                       \
@@ -771,6 +784,7 @@ int main(void)
     SUITE_ADD(suite, a_trace_of_impossible_times_alone_says_so);
     SUITE_ADD(suite, records_that_stand_out_are_counted);
     SUITE_ADD(suite, devices_of_ascend_are_found_by_name);
+    SUITE_ADD(suite, broken_records_of_ascend_are_of_a_device);
     SUITE_ADD(suite, devices_of_xla_are_found_by_name);
     SUITE_ADD(suite, devices_of_other_categories_can_be_given);
     SUITE_ADD(suite, names_are_shortened_to_what_tells_them_apart);
