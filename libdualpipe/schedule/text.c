@@ -13,7 +13,7 @@ bool dp__lines_next(dp__lines_t *lines, dp__line_t *line)
     if (lines->rest.text == NULL || lines->rest.bytes == 0)
         return false;
     if (lines->number == 0 && lines->rest.bytes >= 3 && memcmp(lines->rest.text, "\xef\xbb\xbf", 3) == 0)
-        lines->rest = (dp__slice_t){lines->rest.text + 3, lines->rest.bytes - 3}; /* of a spreadsheet */
+        lines->rest = (dp__slice_t){lines->rest.text + 3, lines->rest.bytes - 3}; /* UTF-8's mark */
     text = dp__slice_cut(&lines->rest, '\n');
     if (text.bytes > 0 && text.text[text.bytes - 1] == '\r')
         text.bytes--;

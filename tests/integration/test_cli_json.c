@@ -148,11 +148,14 @@ START_TEST(a_comparison_is_in_order)
         ck_assert_int_eq(refused, 0); /* those that fit come first */
         ck_assert_double_ge(number(entry, "step_time"), before);
         ck_assert_double_le(number(entry, "peak_activations"), 8.5);
+        ck_assert_double_eq_tol(number(entry, "gain"), 81.0 / number(entry, "step_time") - 1.0, 1e-9);
+        ck_assert_double_eq_tol(number(entry, "step_time") - number(entry, "bubble"), 60.0, 1e-9);
         before = number(entry, "step_time");
         fitting++;
     }
     ck_assert_int_ge(fitting, 2);
     ck_assert_int_ge(refused, 1);
+    ck_assert_double_eq(number(json_object_get(root, "costs"), "FB"), 3.0);
     ck_assert_uint_ge(json_array_size(json_object_get(root, "reasons")), 1);
     json_decref(root);
 }

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/io/size.h"
+
 int args_usage(const args_t *args, const char *fmt, ...)
 {
     char text[1024];
@@ -403,19 +405,38 @@ const option_row_t args_memory[] = {
 
 const option_row_t args_bytes[] = {
     {.name = "activation-bytes",
-     .value = "N",
-     .kind = OPTION_REAL,
+     .value = "SIZE",
+     .kind = OPTION_READ,
+     .read = size_read,
      .at = AT(activation_bytes),
-     .most = INFINITY,
-     .help = "a micro-batch's activations on one device"},
+     .help = "a micro-batch's activations on one device, as 1.5GiB"},
     {.name = "weight-bytes",
-     .value = "N",
-     .kind = OPTION_REAL,
+     .value = "SIZE",
+     .kind = OPTION_READ,
+     .read = size_read,
      .at = AT(weight_bytes),
-     .most = INFINITY,
      .help = "weights, gradients and optimizer state of one device's part of the model, of which a rank of two "
              "directions has two"},
+    {.name = "memory",
+     .value = "SIZE",
+     .kind = OPTION_READ,
+     .read = size_read,
+     .at = AT(memory),
+     .help = "of a device, as 80GiB: what does not fit into it is refused; goes with one of these"},
     {.kind = OPTION_END}};
+
+const option_row_t args_deferred[] = {{.name = "deferred-bytes",
+                                       .value = "SIZE",
+                                       .kind = OPTION_READ,
+                                       .read = size_read,
+                                       .at = AT(deferred_bytes),
+                                       .help = "what a weight gradient that is put off keeps besides"},
+                                      {.kind = OPTION_END}};
+
+bool args_in_bytes(const args_t *args)
+{
+    return args->activation_bytes >= 0.0 || args->deferred_bytes >= 0.0 || args->weight_bytes >= 0.0;
+}
 
 const option_row_t args_seed[] = {{.name = "seed",
                                    .value = "N",
@@ -463,6 +484,8 @@ static int check_args(const args_t *args)
     if ((options & ARG_PLAN) != 0 && args->overlap != OVERLAP_PLANNED &&
         (args->memory_cap >= 0.0 || args->seconds > 0.0))
         return args_usage(args, "--memory-cap and --seconds go with --overlap planned");
+    if (args->memory >= 0.0 && !args_in_bytes(args))
+        return args_usage(args, "--memory goes with --activation-bytes or --weight-bytes");
     if (args->inference != 0 && args->overlap == OVERLAP_NONE)
         return args_usage(args, "either --inference or --overlap none");
     if (args->rank >= 0 && args->ranks > 0 && args->rank >= args->ranks)
@@ -478,6 +501,7 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
                      .activation_bytes = -1.0,
                      .deferred_bytes = -1.0,
                      .weight_bytes = -1.0,
+                     .memory = -1.0,
                      .seed = 1,
                      .recompute = -1,
                      .weights = 1};

@@ -52,6 +52,7 @@ typedef struct args {
     int32_t slots;                                         /* 0: not given */
     double memory_cap;                                     /* negative: none */
     double activation_bytes, deferred_bytes, weight_bytes; /* negative: not given */
+    double memory;                                         /* of a device; negative: not given */
     double seconds;                                        /* 0: not given */
     int32_t overlap;
     int32_t recompute; /* dp_recompute_t; -1: not given, costs of R count as they are */
@@ -63,7 +64,10 @@ typedef struct args {
 /* Options that several commands share; their members are those of args_t. */
 extern const option_row_t args_method[], args_inference[], args_sizes[], args_cost[], args_scales[], args_layers[],
     args_ranks[], args_recompute[], args_lanes[], args_topology[], args_transport[], args_overlap[], args_memory[],
-    args_bytes[], args_seed[], args_output[];
+    args_bytes[], args_deferred[], args_seed[], args_output[];
+
+/* Whether memory is counted in bytes. */
+bool args_in_bytes(const args_t *args);
 
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown,
  * or an error. */

@@ -39,12 +39,13 @@ static const option_row_t compare_options[] = {{.name = "chunks",
                                                 .kind = OPTION_READ,
                                                 .read = format_read,
                                                 .at = offsetof(args_t, format),
-                                                .words = "text json svg png pdf",
-                                                .help = "text (default), json, svg, png, pdf"},
+                                                .words = "text json csv markdown svg png pdf",
+                                                .help = "text (default), json, csv, markdown, svg, png, pdf"},
                                                {.kind = OPTION_END}};
 static const option_row_t *const compare_tables[] = {
-    args_sizes,  args_cost, args_scales,   args_layers,     args_ranks,     args_recompute, args_lanes, args_overlap,
-    args_memory, args_seed, args_topology, compare_options, args_transport, args_output,    NULL};
+    args_sizes,    args_cost,       args_scales,    args_layers, args_ranks,    args_recompute,
+    args_lanes,    args_overlap,    args_memory,    args_bytes,  args_deferred, args_seed,
+    args_topology, compare_options, args_transport, args_output, NULL};
 
 const command_t command_compare = {
     .name = "compare",
@@ -54,20 +55,21 @@ const command_t command_compare = {
         "\n",
     .tables = compare_tables,
     .needs = ARG_SIZES,
-    .notes = "\n"
-             "examples:\n"
-             "  dualpipe compare --ranks 8 --microbatches 40\n"
-             "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
-             "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
-             "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,BYTES=1e6 --topology links.txt\n"
-             "      which schedule, and which ranks on which host\n"
-             "  dualpipe compare --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned --memory-cap 12\n"
-             "      each with its segments beside each other as these costs make it best, in this memory\n"
-             "  dualpipe compare --ranks 4 --microbatches 16 --layers 1x61,5.45\n"
-             "      a head that costs as much as five layers: each schedule with the layers cut as it likes best\n"
-             "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n"
-             "\n"
-             "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n"};
+    .notes =
+        "\n"
+        "examples:\n"
+        "  dualpipe compare --ranks 8 --microbatches 40\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
+        "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,BYTES=1e6 --topology links.txt\n"
+        "      which schedule, and which ranks on which host\n"
+        "  dualpipe compare --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned --memory-cap 12\n"
+        "      each with its segments beside each other as these costs make it best, in this memory\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --activation-bytes 3GiB --weight-bytes 30GiB --memory 80GiB\n"
+        "      which ones fit a device of 80 GiB\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n"
+        "\n"
+        "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n"};
 
 static int run_compare(const args_t *args)
 {
@@ -81,7 +83,7 @@ static int run_compare(const args_t *args)
     if (!args->scales_given)
         plan_leave_scales(args);
     status = comparison_make(&table);
-    if (status >= 0 && table.fitting == 0 && args->format != FORMAT_TEXT && args->format != FORMAT_JSON)
+    if (status >= 0 && table.fitting == 0 && !comparison_is_text(args->format))
         status = dp_fail(DP_ERR_REJECTED, "no schedule fits: there is nothing to draw");
     if (status >= 0)
         status = output_open(&output, args->output);

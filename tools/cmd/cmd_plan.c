@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "commands.h"
-#include "tools/io/cost_keys.h"
 #include "tools/io/format.h"
 #include "tools/io/output.h"
+#include "tools/io/size.h"
 #include "tools/model/layouts.h"
 
-#define GIB 1073741824.0
+#define GIB SIZE_GIB
 
 typedef struct plan_args {
     const char *model, *output, *gpu, *assume;
@@ -25,23 +25,6 @@ typedef struct plan_args {
 } plan_args_t;
 
 #define AT(member) offsetof(plan_args_t, member)
-
-static int read_memory(const command_t *command, const option_row_t *row, void *into, const char *value)
-{
-    static const struct {
-        const char *suffix;
-        double bytes;
-    } units[] = {{"GiB", GIB}, {"GB", 1e9}, {"MiB", GIB / 1024}, {"MB", 1e6}};
-    double *bytes = (double *)(void *)((char *)into + row->at);
-    const char *end = cost_keys_number(value, bytes);
-
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]) && end != NULL; i++)
-        if (strcmp(end, units[i].suffix) == 0 && *bytes > 0) {
-            *bytes *= units[i].bytes;
-            return CMD_OK;
-        }
-    return command_usage(command, "--%s %s: a number with GiB, GB, MiB or MB is expected, as 80GiB", row->name, value);
-}
 
 static const option_row_t plan_options[] = {
     {.name = "model",
@@ -89,7 +72,7 @@ static const option_row_t plan_options[] = {
     {.name = "memory",
      .value = "SIZE",
      .kind = OPTION_READ,
-     .read = read_memory,
+     .read = size_read,
      .at = AT(memory),
      .help = "of a GPU, as 80GiB; without it what that kind has"},
     {.name = "layout", .kind = OPTION_HEADING},

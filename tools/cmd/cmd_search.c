@@ -50,7 +50,7 @@ const command_t command_search = {
     .name = "search",
     .usage =
         "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
-        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules; where costs of segments are given, by planning which segments run beside each other. With --activation-bytes and --weight-bytes, --memory-cap is bytes of both together. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
+        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules; where costs of segments are given, by planning which segments run beside each other. With --activation-bytes and --weight-bytes, --memory is that of both together. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
         "\n",
     .tables = search_tables,
     .needs = ARG_SIZES,
@@ -146,7 +146,7 @@ static int run_search(const args_t *args)
                                    .costs = &args->costs,
                                    .transport = args->transport,
                                    .slots = args->slots,
-                                   .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
+                                   .memory_cap = fmax(args->memory, args->memory_cap),
                                    .seconds = seconds,
                                    .seed = (uint64_t)args->seed,
                                    .progress = show_found,
@@ -168,6 +168,11 @@ static int run_search(const args_t *args)
                           args->output);
     if ((args->activation_bytes > 0.0) != (args->weight_bytes > 0.0))
         return args_usage(args, "--activation-bytes and --weight-bytes go together");
+    if (args->memory >= 0.0 && args->memory_cap >= 0.0)
+        return args_usage(args, "either --memory or --memory-cap");
+    if (args->activation_bytes > 0.0 && args->memory_cap >= 0.0)
+        return args_usage(args, "--memory-cap counts micro-batches: --memory goes with --activation-bytes");
+    request.memory_cap = request.memory_cap < 0.0 ? 0.0 : fmax(request.memory_cap, DBL_MIN);
     if (args->scales_given)
         costs.stage_scale = args->cost_keys.stage_scale;
     else

@@ -9,8 +9,10 @@
 #include "commands.h"
 #include "exposed.h"
 #include "figure.h"
+#include "memory.h"
 #include "plan.h"
 #include "tools/io/output.h"
+#include "tools/io/size.h"
 
 static const option_row_t simulate_options[] = {{.name = "format",
                                                  .value = "F",
@@ -20,10 +22,10 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .words = "text json svg png pdf trace",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
-static const option_row_t *const simulate_tables[] = {args_method,    args_inference,   args_sizes,     args_cost,
-                                                      args_scales,    args_ranks,       args_recompute, args_lanes,
-                                                      args_overlap,   args_memory,      args_seed,      args_topology,
-                                                      args_transport, simulate_options, args_output,    NULL};
+static const option_row_t *const simulate_tables[] = {
+    args_method,    args_inference, args_sizes,     args_cost,        args_scales, args_ranks,
+    args_recompute, args_lanes,     args_overlap,   args_memory,      args_bytes,  args_deferred,
+    args_seed,      args_topology,  args_transport, simulate_options, args_output, NULL};
 
 const command_t command_simulate = {
     .name = "simulate",
@@ -87,13 +89,24 @@ static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
     const dp_simulation_t *s = &plan->simulation;
     double step = s->step_time > 0.0 ? s->step_time : 1.0;
 
+    const memory_bytes_t bytes = memory_asked(plan->args);
+    double most = 0.0, unit;
+    const char *name;
+
+    for (int32_t r = 0; r < s->ranks; r++)
+        most = fmax(most, memory_of(plan->schedule, r, &bytes).bytes);
+    name = size_unit(most, &unit);
     fputs(header, to);
+    if (args_in_bytes(plan->args))
+        fprintf(to, " %10s", name);
     fputs(plan->args->recompute > DP_RECOMPUTE_NONE ? "  backwards\n" : "\n", to);
     for (int32_t r = 0; r < s->ranks; r++) {
         exposed_t e = exposed_of(s->timeline, r, ways);
 
         fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g", r, s->step_time - s->bubble[r], fabs(s->bubble[r]),
                 fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed, s->peak_activations[r]);
+        if (args_in_bytes(plan->args))
+            fprintf(to, " %10.6g", memory_of(plan->schedule, r, &bytes).bytes / unit);
         if (plan->args->recompute > DP_RECOMPUTE_NONE)
             fprintf(to, " %10.6g", s->peak_backward_buffers[r]);
         fputc('\n', to);
@@ -176,11 +189,12 @@ static dp_status_t put_table(const plan_t *plan, const ways_t *ways, output_t *o
     return DP_OK;
 }
 
-enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK, BACKWARD_BUFFER };
+enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK, BACKWARD_BUFFER, BYTES };
 
 static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const char *name, int what)
 {
     const dp_simulation_t *s = &plan->simulation;
+    const memory_bytes_t bytes = memory_asked(plan->args);
 
     fprintf(to, ",\n \"%s\":[", name);
     for (int32_t r = 0; r < s->ranks; r++) {
@@ -194,6 +208,7 @@ static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const ch
                                : what == BUBBLE          ? s->bubble[r]
                                : what == WAITING         ? e.waiting
                                : what == EXPOSED         ? e.exposed
+                               : what == BYTES           ? memory_of(plan->schedule, r, &bytes).bytes
                                : what == BACKWARD_BUFFER ? s->peak_backward_buffers[r]
                                                          : s->peak_activations[r]);
     }
@@ -202,18 +217,8 @@ static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const ch
 
 static void put_json_costs(FILE *to, const plan_t *plan)
 {
-    const dp_costs_t *costs = &plan->args->costs;
-    const char *const names[] = {"F", "I", "W", "B", "FB", "HOP", "BYTES", "BANDWIDTH", "R"};
-    double values[] = {
-        costs->f,     costs->i,         costs->w, dp_costs_backward(costs), dp_costs_pair(costs), costs->hop,
-        costs->bytes, costs->bandwidth, costs->r};
-
-    fputs(",\n \"costs\":{", to);
-    for (int k = 0; k < 9; k++) {
-        fprintf(to, "%s\"%s\":", k > 0 ? "," : "", names[k]);
-        output_json_number(to, values[k]);
-    }
-    fputc('}', to);
+    fputs(",\n ", to);
+    plan_json_costs(to, &plan->args->costs);
     if (plan->args->pair.struct_size == 0)
         return;
     fputs(",\n \"pair\":{\"time\":", to);
@@ -232,7 +237,7 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
     char transport[32];
 
     plan_transport_text(plan, transport, sizeof(transport));
-    fputs("{\"method\":", to);
+    fputs("{\"schema\":1,\"method\":", to);
     output_json_string(to, schedule->method);
     fprintf(to,
             ",\"ranks\":%d,\"microbatches\":%d,\"chunks\":%d,\"placement\":\"%s\",\"transport\":\"%s\","
@@ -264,6 +269,8 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
     put_array(to, plan, ways, "exposed_communication", EXPOSED);
     put_array(to, plan, ways, "peak_activations", PEAK);
     put_array(to, plan, ways, "peak_backward_buffers", BACKWARD_BUFFER);
+    if (args_in_bytes(plan->args))
+        put_array(to, plan, ways, "bytes", BYTES);
     fputs("}\n", to);
     return DP_OK;
 }
@@ -288,6 +295,8 @@ static int run_simulation(const args_t *args)
     output_t output;
     int code = plan_simulation(args, &plan, true);
 
+    if (code == CMD_OK && memory_check(args, plan.schedule) < 0)
+        code = args_failed(args, DP_ERR_REJECTED);
     if (code == CMD_OK) {
         dp_status_t status = output_open(&output, args->output);
 

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "memory.h"
 #include "plan.h"
+#include "tools/io/size.h"
 
 static const option_row_t verify_options[] = {
     {.name = "memory-cap",
@@ -18,15 +19,9 @@ static const option_row_t verify_options[] = {
      .at = offsetof(args_t, memory_cap),
      .most = INFINITY,
      .help = "reject when a rank holds more than N micro-batches' activations at once, in units of one rank's stage "
-             "inputs; more than N bytes with one of these:"},
-    {.name = "deferred-bytes",
-     .value = "N",
-     .kind = OPTION_REAL,
-     .at = offsetof(args_t, deferred_bytes),
-     .most = INFINITY,
-     .help = "what a weight gradient that is put off keeps besides"},
+             "inputs"},
     {.kind = OPTION_END}};
-static const option_row_t *const verify_tables[] = {args_transport, verify_options, args_bytes, NULL};
+static const option_row_t *const verify_tables[] = {args_transport, verify_options, args_bytes, args_deferred, NULL};
 
 const command_t command_verify = {
     .name = "verify",
@@ -44,67 +39,41 @@ const command_t command_verify = {
              "      whether it completes where sends and receives have to meet\n"
              "  dualpipe verify mine.tsv --memory-cap 5\n"
              "      whether five micro-batches' activations are enough\n"
-             "  dualpipe verify mine.tsv --activation-bytes 6e9 --weight-bytes 30e9 --memory-cap 80e9\n"
-             "      whether it fits a device of 80 GB\n"
+             "  dualpipe verify mine.tsv --activation-bytes 6GiB --weight-bytes 30GiB --memory 80GiB\n"
+             "      whether it fits a device of 80 GiB\n"
              "\n"
              "exit status: 0 accepted, 1 the file could not be read, 2 wrong usage, 20 rejected\n"};
 
-static bool in_bytes(const args_t *args)
-{
-    return args->activation_bytes >= 0.0 || args->deferred_bytes >= 0.0 || args->weight_bytes >= 0.0;
-}
-
 static memory_peaks_t peaks_of(const args_t *args, const plan_t *plan, int32_t rank)
 {
-    memory_bytes_t bytes = {.activation = fmax(args->activation_bytes, 0.0),
-                            .deferred = fmax(args->deferred_bytes, 0.0),
-                            .weights = fmax(args->weight_bytes, 0.0)};
+    const memory_bytes_t bytes = memory_asked(args);
 
     return memory_of(plan->schedule, rank, &bytes);
 }
 
-/* The cap counts what the line behind it says: bytes where they are known, else activations. */
-static int check_memory(const args_t *args, const plan_t *plan)
-{
-    for (int32_t r = 0; args->memory_cap >= 0.0 && r < plan->schedule->ranks; r++) {
-        memory_peaks_t peaks = peaks_of(args, plan, r);
-
-        if (in_bytes(args) && peaks.bytes > args->memory_cap * (1.0 + 1e-12))
-            return args_failed(args, dp_fail(DP_ERR_REJECTED, "%s: rank %d holds %.0f bytes at once, the cap is %.0f",
-                                             args->file, r, peaks.bytes, args->memory_cap));
-        if (!in_bytes(args) && peaks.activations > args->memory_cap + 1e-9)
-            return args_failed(args, dp_fail(DP_ERR_REJECTED,
-                                             "%s: rank %d holds %g micro-batches' activations at once, the cap is %g",
-                                             args->file, r, peaks.activations, args->memory_cap));
-    }
-    return CMD_OK;
-}
-
 static void say_memory(const args_t *args, const plan_t *plan)
 {
-    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
-    double most = 0.0, unit = 1.0;
-    int name = 0;
+    double most = 0.0, unit;
+    const char *name;
 
     for (int32_t r = 0; r < plan->schedule->ranks; r++)
         most = fmax(most, peaks_of(args, plan, r).bytes);
-    for (; most >= 1e4 * unit && name < 4; name++)
-        unit *= 1e3;
+    name = size_unit(most, &unit);
     printf("\nrank  activations  deferred");
-    if (in_bytes(args))
-        printf(" %13s", units[name]);
+    if (args_in_bytes(args))
+        printf(" %13s", name);
     putchar('\n');
     for (int32_t r = 0; r < plan->schedule->ranks; r++) {
         memory_peaks_t peaks = peaks_of(args, plan, r);
 
         printf("%4d %12.6g %9.6g", r, peaks.activations, peaks.deferred);
-        if (in_bytes(args))
+        if (args_in_bytes(args))
             printf(" %13.6g", peaks.bytes / unit);
         putchar('\n');
     }
     printf("\nthe most a rank holds at once: micro-batches' activations and weight gradients\n"
            "put off, in units of one rank's stage inputs%s\n",
-           in_bytes(args) ? "; memory with its weights" : "");
+           args_in_bytes(args) ? "; memory with its weights" : "");
 }
 
 static double peak(const dp_simulation_t *simulation)
@@ -144,8 +113,8 @@ static int run_verify(const args_t *args)
     plan_t plan;
     int code = plan_simulation(args, &plan, false);
 
-    if (code == CMD_OK)
-        code = check_memory(args, &plan);
+    if (code == CMD_OK && memory_check(args, plan.schedule) < 0)
+        code = args_failed(args, DP_ERR_REJECTED);
     if (code == CMD_OK)
         say(args, &plan);
     plan_clear(&plan);

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory.h"
+#include "tools/io/size.h"
+
 enum { MOST_PLACINGS = TOPOLOGY_MIRRORS + 1 };
 
 static void count_passes(entry_t *entry, const dp_schedule_t *schedule)
@@ -22,13 +25,17 @@ static void count_passes(entry_t *entry, const dp_schedule_t *schedule)
 static void fill_entry(entry_t *entry, const plan_t *plan)
 {
     const dp_simulation_t *s = &plan->simulation;
+    const memory_bytes_t bytes = memory_asked(plan->args);
 
     entry->step = s->step_time;
     entry->formula = plan->args->costs.segments == NULL ? s->formula_bubble : (double)NAN;
     entry->copies = dp_schedule_paths(plan->schedule);
     entry->slots = plan->slots;
+    entry->bytes = args_in_bytes(plan->args) ? 0.0 : (double)NAN;
+    for (int32_t r = 0; r < s->ranks && args_in_bytes(plan->args); r++)
+        entry->bytes = fmax(entry->bytes, memory_of(plan->schedule, r, &bytes).bytes);
     for (int32_t r = 0; r < s->ranks; r++) {
-        entry->mean_bubble += s->bubble[r] / s->ranks;
+        entry->bubble += s->bubble[r] / s->ranks;
         entry->peak = fmax(entry->peak, s->peak_activations[r]);
         entry->backward_buffer = fmax(entry->backward_buffer, s->peak_backward_buffers[r]);
     }
@@ -99,10 +106,14 @@ static dp_status_t try_entry(const args_t *args, entry_t *entry)
 {
     plan_t plan = {.args = args};
     dp_status_t status = run_plan(args, entry, &plan);
+    char held[32], there[32];
 
     if (status >= 0 && args->memory_cap >= 0.0 && entry->peak > args->memory_cap + 1e-9)
         snprintf(entry->reason, sizeof(entry->reason), "holds %g micro-batches' activations, the cap is %g",
                  entry->peak, args->memory_cap);
+    if (status >= 0 && args->memory >= 0.0 && entry->bytes > args->memory * (1.0 + 1e-12))
+        snprintf(entry->reason, sizeof(entry->reason), "holds %s, %s are there",
+                 size_text(entry->bytes, held, sizeof(held)), size_text(args->memory, there, sizeof(there)));
     if (status == DP_ERR_INVALID || status == DP_ERR_REJECTED)
         snprintf(entry->reason, sizeof(entry->reason), "%s", without_name(dp_last_error(), entry->method->name));
     plan_clear(&plan);
@@ -117,7 +128,7 @@ static void add_placed(comparison_t *table, const dp_method_t *method, int32_t c
     entry->method = method;
     entry->chunks = chunks;
     entry->placing = placing;
-    n = chunks > 0 ? snprintf(entry->label, sizeof(entry->label), "%s, %d chunks", method->name, chunks)
+    n = chunks > 0 ? snprintf(entry->label, sizeof(entry->label), "%s,%d", method->name, chunks)
                    : snprintf(entry->label, sizeof(entry->label), "%s", method->name);
     if (table->args->on_hosts)
         snprintf(entry->label + n, sizeof(entry->label) - (size_t)n, ", %s", topology_placing_name(placing));
@@ -149,6 +160,22 @@ static int by_step(const void *a, const void *b)
     return x->chunks != y->chunks ? x->chunks - y->chunks : (int)x->placing - (int)y->placing;
 }
 
+static void find_gains(comparison_t *table)
+{
+    for (size_t e = 0; e < table->count; e++) {
+        entry_t *entry = &table->entries[e];
+
+        entry->gain = (double)NAN;
+        for (size_t i = 0; i < table->count; i++) {
+            const entry_t *other = &table->entries[i];
+
+            if (strcmp(other->method->name, "1f1b") == 0 && other->placing == entry->placing && other->step > 0.0 &&
+                entry->step > 0.0)
+                entry->gain = other->step / entry->step - 1.0;
+        }
+    }
+}
+
 dp_status_t comparison_make(comparison_t *table)
 {
     size_t methods;
@@ -168,6 +195,7 @@ dp_status_t comparison_make(comparison_t *table)
         status = try_entry(table->args, &table->entries[e]);
         table->fitting += table->entries[e].reason[0] == 0;
     }
+    find_gains(table);
     qsort(table->entries, table->count, sizeof(*table->entries), by_step);
     return status;
 }

@@ -14,10 +14,12 @@ typedef struct entry {
     topology_placing_t placing;
     char label[64];
     char reason[512]; /* why it does not fit; "" when it does */
-    double step, mean_bubble, peak, backward_buffer;
+    double step, bubble, peak, backward_buffer;
     double formula; /* NaN: none, or the run is by segments, which no formula counts */
     int32_t copies; /* of the model's weights */
     int32_t slots;  /* a channel */
+    double bytes;   /* of the fullest rank, weights included; NaN: the command line gives none */
+    double gain;    /* over 1f1b on the same hosts: its step / this one - 1; NaN: it has no step */
     /* micro-batches of a device, mean over the ranks, whose backward is in two passes, and whose
      * forward runs in a pair */
     double split, paired;
@@ -32,6 +34,8 @@ typedef struct comparison {
 /* Free with comparison_clear in any case. What does not fit has a reason and is no failure. */
 dp_status_t comparison_make(comparison_t *table);
 void comparison_clear(comparison_t *table);
+/* Whether a format can say that nothing fits. */
+bool comparison_is_text(format_t format);
 dp_status_t comparison_put(const comparison_t *table, output_t *output);
 
 /* Runs an entry's schedule anew under the costs of `args`, into an entry that has its method,

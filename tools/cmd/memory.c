@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "tools/io/size.h"
+
 typedef struct held {
     const memory_bytes_t *bytes;
     double activations, deferred, weights;
@@ -70,6 +72,13 @@ static void add_braid(held_t *held, const dp_braid_t *braid, double share, int f
         end_hold(held, braid->passes[i].kind, share, forward_only);
 }
 
+memory_bytes_t memory_asked(const args_t *args)
+{
+    return (memory_bytes_t){.activation = fmax(args->activation_bytes, 0.0),
+                            .deferred = fmax(args->deferred_bytes, 0.0),
+                            .weights = fmax(args->weight_bytes, 0.0)};
+}
+
 memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memory_bytes_t *bytes)
 {
     double share = 1.0 / dp_schedule_split(schedule);
@@ -87,4 +96,23 @@ memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memo
         end_hold(&held, kind == DP_OP_FB ? DP_OP_B : kind, share, schedule->forward_only);
     }
     return held.peaks;
+}
+
+dp_status_t memory_check(const args_t *args, const dp_schedule_t *schedule)
+{
+    const memory_bytes_t bytes = memory_asked(args);
+    const char *name = args->file != NULL ? args->file : schedule->method;
+    char held[32], there[32];
+
+    for (int32_t r = 0; r < schedule->ranks; r++) {
+        const memory_peaks_t peaks = memory_of(schedule, r, &bytes);
+
+        if (args->memory >= 0.0 && peaks.bytes > args->memory * (1.0 + 1e-12))
+            return dp_fail(DP_ERR_REJECTED, "%s: rank %d holds %s at once, %s are there", name, r,
+                           size_text(peaks.bytes, held, sizeof(held)), size_text(args->memory, there, sizeof(there)));
+        if (args->memory_cap >= 0.0 && peaks.activations > args->memory_cap + 1e-9)
+            return dp_fail(DP_ERR_REJECTED, "%s: rank %d holds %g micro-batches' activations at once, the cap is %g",
+                           name, r, peaks.activations, args->memory_cap);
+    }
+    return DP_OK;
 }

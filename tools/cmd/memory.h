@@ -6,6 +6,8 @@
 
 #include <dualpipe/schedule.h>
 
+#include "args.h"
+
 /* Bytes of: a micro-batch's activations on one device; what a deferred weight gradient keeps
  * besides; the weights, gradients and optimizer state of a device's part of the model, of which a
  * rank of two directions has two. */
@@ -20,6 +22,10 @@ typedef struct memory_peaks {
     double bytes;       /* of all together, at the worst moment */
 } memory_peaks_t;
 
+/* As the command line gives them, 0 where it does not. */
+memory_bytes_t memory_asked(const args_t *args);
+/* DP_ERR_REJECTED: a rank does not fit into --memory, or holds more than --memory-cap says. */
+dp_status_t memory_check(const args_t *args, const dp_schedule_t *schedule);
 /* Of a schedule that was verified. */
 memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memory_bytes_t *bytes);
 

@@ -14,6 +14,7 @@
 
 #include "commands.h"
 #include "tools/io/input.h"
+#include "tools/io/output.h"
 
 #define LONG_OPERATIONS 2e6
 #define OPERATION_BYTES 360                 /* that lowering, proof and simulation take for one */
@@ -358,4 +359,27 @@ void plan_transport_text(const plan_t *plan, char *text, size_t bytes)
         snprintf(text, bytes, "group");
     else
         snprintf(text, bytes, "credits:%d", plan->slots);
+}
+
+void plan_json_costs(FILE *to, const dp_costs_t *costs)
+{
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"F", costs->f},
+               {"I", costs->i},
+               {"W", costs->w},
+               {"B", dp_costs_backward(costs)},
+               {"FB", dp_costs_pair(costs)},
+               {"HOP", costs->hop},
+               {"BYTES", costs->bytes},
+               {"BANDWIDTH", costs->bandwidth},
+               {"R", costs->r}};
+
+    fputs("\"costs\":{", to);
+    for (size_t k = 0; k < sizeof(all) / sizeof(all[0]); k++) {
+        fprintf(to, "%s\"%s\":", k > 0 ? "," : "", all[k].name);
+        output_json_number(to, all[k].value);
+    }
+    fputc('}', to);
 }

@@ -54,6 +54,8 @@ enum { PLAN_SLOTS = 2 }; /* a channel of a pipeline that asks for none */
 dp_status_t plan_slots(const args_t *args, const dp_schedule_t *schedule, int32_t *slots_out);
 /* What the reader of costs F to FB has to know of a run by segments. A line. */
 extern const char plan_by_segments[];
+/* "costs":{"F":1,...} */
+void plan_json_costs(FILE *to, const dp_costs_t *costs);
 /* "credits:2" or "group" */
 void plan_transport_text(const plan_t *plan, char *text, size_t bytes);
 

@@ -38,18 +38,22 @@ static double percent_less(double now, double before)
 
 /* ---- memory for time ---- */
 
-/* Who holds a tenth less than all that are faster, beside the last one of these. */
+/* Who holds a tenth less than all that are faster, beside the last one of these. Without bytes,
+ * weights and activations cannot be added. */
 static void add_trades(const comparison_t *table, reasons_t *reasons)
 {
+    const bool in_bytes = args_in_bytes(table->args);
     const entry_t *before = table->entries;
 
     for (size_t e = 1; e < table->fitting; e++) {
         const entry_t *now = &table->entries[e];
 
-        if (now->copies > before->copies || now->peak > 0.9 * before->peak)
+        const double held = in_bytes ? now->bytes : now->peak, more = in_bytes ? before->bytes : before->peak;
+
+        if ((!in_bytes && now->copies > before->copies) || held > 0.9 * more)
             continue;
         add_reason(reasons, "%s holds %.2g %% less than %s and takes %.2g %% more time.", now->label,
-                   percent_less(now->peak, before->peak), before->label, (now->step / before->step - 1.0) * 100.0);
+                   percent_less(held, more), before->label, (now->step / before->step - 1.0) * 100.0);
         before = now;
     }
 }
@@ -93,7 +97,7 @@ static upset_t find_upset(const comparison_t *table, bool by_pairs)
         for (size_t f = 0; f < s; f++) {
             const upset_t now = {&table->entries[s], &table->entries[f]};
 
-            if (now.slow->step > now.fast->step * 1.001 && now.slow->mean_bubble < now.fast->mean_bubble * 0.999 &&
+            if (now.slow->step > now.fast->step * 1.001 && now.slow->bubble < now.fast->bubble * 0.999 &&
                 caused_by_pairs(&table->args->costs, now.slow, now.fast) == by_pairs && is_closer(&now, &best))
                 best = now;
         }
@@ -130,7 +134,7 @@ static const char *const formula_counts[CAUSES] = {
 
 static bool is_as_formula(const entry_t *entry, double within)
 {
-    return fabs(entry->mean_bubble - entry->formula) <= within * fmax(entry->formula, 0.01 * entry->step);
+    return fabs(entry->bubble - entry->formula) <= within * fmax(entry->formula, 0.01 * entry->step);
 }
 
 static entry_t fresh(const entry_t *entry)

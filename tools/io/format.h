@@ -11,6 +11,7 @@ typedef enum format {
     FORMAT_TSV,
     FORMAT_CSV,
     FORMAT_JSON,
+    FORMAT_MARKDOWN,
     FORMAT_SVG,
     FORMAT_PNG,
     FORMAT_PDF,
@@ -18,8 +19,8 @@ typedef enum format {
     FORMAT_COUNT
 } format_t;
 
-/* read() of a row whose words are some of "text tsv csv json svg png pdf trace" and whose member is
- * a format_t. */
+/* read() of a row whose words are some of "text tsv csv json markdown svg png pdf trace" and whose
+ * member is a format_t. */
 int format_read(const command_t *command, const option_row_t *row, void *into, const char *value);
 
 #endif
