@@ -26,6 +26,18 @@ typedef struct plan_args {
 
 #define AT(member) offsetof(plan_args_t, member)
 
+/* A number alone is no memory of a GPU. */
+static int read_memory(const command_t *command, const option_row_t *row, void *into, const char *value)
+{
+    const double *bytes = (const double *)(const void *)((const char *)into + row->at);
+    const int code = size_read(command, row, into, value);
+
+    return code == CMD_OK && *bytes < SIZE_GIB / 1024
+               ? command_usage(command, "--%s %s: that is less than 1 MiB: 80GiB, for instance, is expected", row->name,
+                               value)
+               : code;
+}
+
 static const option_row_t plan_options[] = {
     {.name = "model",
      .value = "FILE",
@@ -72,7 +84,7 @@ static const option_row_t plan_options[] = {
     {.name = "memory",
      .value = "SIZE",
      .kind = OPTION_READ,
-     .read = size_read,
+     .read = read_memory,
      .at = AT(memory),
      .help = "of a GPU, as 80GiB; without it what that kind has"},
     {.name = "layout", .kind = OPTION_HEADING},
