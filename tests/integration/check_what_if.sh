@@ -98,6 +98,17 @@ expect 20 trace what-if planned.json --rank-scale 0:2
 require err 'as planned orders do'
 expect 20 trace what-if "$DP_TEST_DATA/trace/deepseek_v3_train_1f1b.json.gz" --rank-scale 0:2
 require err 'no span of ours'
+# Numbers that no run has.
+expect 0 simulate --method dualpipe --ranks 4 --microbatches 8 --format trace --output two.json
+for change in 's/"chunk":1/"chunk":5/' 's/"mb":3/"mb":60000/' 's/"stage":2/"stage":1/' 's/"step":0/"step":2000000/2' \
+    's/"stage":3/"stage":8000/' 's/"segment":0/"segment":32000/' 's/"pair":[0-9]*/"pair":7/'; do
+    for run in two.json four.json slow.json; do
+        sed "$change" "$run" >changed.json
+        status=0
+        "$dualpipe" trace what-if changed.json --rank-scale 0:2 >out 2>err || status=$?
+        [ "$status" -eq 0 ] || [ "$status" -eq 20 ] || fail "$run with $change: exit code $status: $(cat err)"
+    done
+done
 sed '/"pid":1,/d' four.json >three.json
 expect 20 trace what-if three.json --rank-scale 0:2
 finish

@@ -178,7 +178,8 @@ static void find_split(lists_t *x, int32_t rank)
 {
     memset(x->split, 0, (size_t)x->shape->chunks * (size_t)x->shape->microbatches);
     for (int64_t k = x->shape->first[rank]; k < x->shape->first[rank + 1]; k++)
-        x->split[cell_of(x, x->shape->ops[k].chunk, x->shape->ops[k].microbatch)] = 1;
+        if (x->shape->ops[k].chunk < x->shape->chunks)
+            x->split[cell_of(x, x->shape->ops[k].chunk, x->shape->ops[k].microbatch)] = 1;
 }
 
 static int32_t path_number(const lists_t *x, const dp_span_t *s)
@@ -424,6 +425,8 @@ dp_status_t trace_run_read(const dp_trace_t *trace, trace_run_t *run)
     status = dp__trace_to_timeline(trace, &all, &shape);
     if (status >= 0)
         status = read_step(all, shape, run);
+    if (status == DP_ERR_INVALID)
+        status = DP_ERR_REJECTED; /* the trace, not the call, is wrong */
     dp_timeline_free(all);
     dp_schedule_free(shape);
     return status;
