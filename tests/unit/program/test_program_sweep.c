@@ -142,7 +142,7 @@ START_TEST(methods_that_need_more_slots)
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         for (int32_t slots = 1; slots <= known[i].slots; slots++) {
             dp_schedule_request_t request = {
-                sizeof(request), known[i].method, known[i].ranks, known[i].microbatches, 0, 0};
+                sizeof(request), known[i].method, known[i].ranks, known[i].microbatches, 0, 0, 0};
             dp_lower_options_t options = {.struct_size = sizeof(options), .slots = slots};
             dp_verify_report_t report = {.struct_size = sizeof(report)};
             dp_schedule_t *s;
