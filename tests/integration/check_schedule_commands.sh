@@ -664,7 +664,7 @@ for method in dualpipe dualpipev zbv 1f1b; do
 done
 # 16 stages and 9 layers: methods of four chunks do not fit, and say so.
 expect 0 compare --ranks 4 --microbatches 8 --layers 1x9
-require out '^interleaved, 4 chunks  *partition: 9 layers on 16 stages'
+require out '^interleaved,4  *partition: 9 layers on 16 stages'
 expect 0 compare --ranks 2 --microbatches 4 --layers 1x7,2 --cost $layer --overlap planned
 require out '^dualpipev  '
 expect 2 compare --ranks 4 --microbatches 8 --layers 1x9 --stage-scale 1,1,1,2
