@@ -27,7 +27,7 @@ unit=$(sed -n 's/.* a unit of cost sleeps \([0-9.]*\) ms$/\1/p' out)
 cp out table
 cost=attention.F=1,attention.I=1,attention.W=1,mlp.F=1,mlp.I=1,mlp.W=1,dispatch.F=.5,dispatch.I=.5,combine.F=.5,combine.I=.5
 for method in dualpipe 1f1b; do
-    expect 0 simulate --method $method --ranks 4 --microbatches 8 --cost $cost --format json
+    expect 0 simulate --method $method --ranks 4 --microbatches 8 --cost $cost --operations --format json
     step=$(sed -n 's/.*"step_time":\([0-9.]*\),.*/\1/p' out)
     awk -v method=$method -v step="$step" -v unit="$unit" '$1 == method {
         found = 1
