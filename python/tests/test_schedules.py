@@ -55,6 +55,15 @@ def test_what_torch_wrote_is_read():
         Schedule.read(file).verify()
 
 
+def test_micro_batches_pass_in_groups():
+    # Megatron-LM's table for 2 ranks, 5 micro-batches in groups of 3, 2 chunks
+    grouped = libdualpipe.schedule("interleaved", 2, 5, 2, microbatch_group=3)
+    forwards = [(op.chunk, op.microbatch) for op in grouped.operations(0) if op.kind == "F"]
+    assert forwards == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (0, 4), (1, 3), (1, 4)]
+    with pytest.raises(ValueError, match="only interleaved"):
+        libdualpipe.schedule("1f1b", 2, 5, microbatch_group=3)
+
+
 def test_errors_are_the_librarys_sentences(tmp_path):
     with pytest.raises(ValueError, match="dualpipe"):
         libdualpipe.schedule("dualpipe", 3, 8)

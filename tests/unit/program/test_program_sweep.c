@@ -130,7 +130,23 @@ START_TEST(both_transports_complete)
 }
 END_TEST
 
-/* Below them the program is refused, and the report has their number. */
+/* The report has the fewest slots that are safe; with fewer the program is refused. */
+static void check_safe_slots(const char *method, int32_t ranks, int32_t microbatches, int32_t slots, int32_t safe)
+{
+    dp_schedule_request_t request = {sizeof(request), method, ranks, microbatches, 0, 0, 0};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = slots};
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_schedule_t *s;
+    dp_program_t *p;
+
+    ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
+    ck_assert_int_eq(dp_program_lower(s, &options, &p), DP_OK);
+    ck_assert_int_eq(dp_program_verify(p, &report), slots < safe ? DP_ERR_REJECTED : DP_OK);
+    ck_assert_int_eq(report.safe_slots, safe);
+    dp_program_free(p);
+    dp_schedule_free(s);
+}
+
 START_TEST(methods_that_need_more_slots)
 {
     static const struct {
@@ -140,21 +156,8 @@ START_TEST(methods_that_need_more_slots)
                  {"interleaved_zb", 8, 16, 4}, {"interleaved_zb", 5, 20, 3}, {"interleaved_zb", 8, 8, 1}};
 
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        for (int32_t slots = 1; slots <= known[i].slots; slots++) {
-            dp_schedule_request_t request = {
-                sizeof(request), known[i].method, known[i].ranks, known[i].microbatches, 0, 0, 0};
-            dp_lower_options_t options = {.struct_size = sizeof(options), .slots = slots};
-            dp_verify_report_t report = {.struct_size = sizeof(report)};
-            dp_schedule_t *s;
-            dp_program_t *p;
-
-            ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
-            ck_assert_int_eq(dp_program_lower(s, &options, &p), DP_OK);
-            ck_assert_int_eq(dp_program_verify(p, &report), slots < known[i].slots ? DP_ERR_REJECTED : DP_OK);
-            ck_assert_int_eq(report.safe_slots, known[i].slots);
-            dp_program_free(p);
-            dp_schedule_free(s);
-        }
+        for (int32_t slots = 1; slots <= known[i].slots; slots++)
+            check_safe_slots(known[i].method, known[i].ranks, known[i].microbatches, slots, known[i].slots);
 }
 END_TEST
 
@@ -168,21 +171,8 @@ START_TEST(smallest_safe_number_of_slots)
                  {"dualpipev", 1, 2}, {"dualpipev", 2, 4}, {"dualpipev", 8, 20}, {"1f1b", 8, 20}};
 
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        for (int32_t slots = 1; slots <= 2; slots++) {
-            dp_schedule_request_t request = {
-                sizeof(request), known[i].method, known[i].ranks, known[i].microbatches, 0, 0, 0};
-            dp_lower_options_t options = {.struct_size = sizeof(options), .slots = slots};
-            dp_verify_report_t report = {.struct_size = sizeof(report)};
-            dp_schedule_t *s;
-            dp_program_t *p;
-
-            ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
-            ck_assert_int_eq(dp_program_lower(s, &options, &p), DP_OK);
-            ck_assert_int_eq(dp_program_verify(p, &report), DP_OK);
-            ck_assert_int_eq(report.safe_slots, 1);
-            dp_program_free(p);
-            dp_schedule_free(s);
-        }
+        for (int32_t slots = 1; slots <= 2; slots++)
+            check_safe_slots(known[i].method, known[i].ranks, known[i].microbatches, slots, 1);
 }
 END_TEST
 

@@ -323,13 +323,15 @@ START_TEST(what_is_asked_for_is_kept)
 }
 END_TEST
 
+/* Nearly DeepSeek-V3's. */
+static const dp_segment_costs_t layer = {.struct_size = sizeof(layer),
+                                         .layers = 4,
+                                         .f = {4.4, 6.7, 4.6, 8.7},
+                                         .i = {9.3, 7.5, 5.3, 5.8},
+                                         .w = {2.4, 0, 5.1, 0}};
+
 START_TEST(segments_are_planned)
 {
-    dp_segment_costs_t layer = {.struct_size = sizeof(layer),
-                                .layers = 4,
-                                .f = {4.4, 6.7, 4.6, 8.7},
-                                .i = {9.3, 7.5, 5.3, 5.8},
-                                .w = {2.4, 0, 5.1, 0}};
     dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .segments = &layer};
     dp_search_request_t request = {.struct_size = sizeof(request),
                                    .ranks = 4,
@@ -360,11 +362,6 @@ END_TEST
 START_TEST(groups_are_tried)
 {
     static const double caps[] = {0, 11.5, 10};
-    dp_segment_costs_t layer = {.struct_size = sizeof(layer),
-                                .layers = 4,
-                                .f = {4.4, 6.7, 4.6, 8.7},
-                                .i = {9.3, 7.5, 5.3, 5.8},
-                                .w = {2.4, 0, 5.1, 0}};
     dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .segments = &layer};
     dp_search_request_t request = {.struct_size = sizeof(request),
                                    .ranks = 8,
