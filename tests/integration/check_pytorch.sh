@@ -51,7 +51,7 @@ for file in "$work"/*.torch.csv; do
     dumps=$((dumps + 1))
 done
 echo "$dumps files of torch verified and simulated"
-[ "$dumps" -eq 20 ] # ten of ours, five of PyTorch's in two formats
+[ "$dumps" -eq 23 ] # thirteen of ours, five of PyTorch's in two formats
 "$dualpipe" trace merge "$work"/rank?.json --output "$work/run.json"
 "$dualpipe" trace costs "$work/run.json" --output "$work/costs.txt"
 cat "$work/costs.txt"
