@@ -114,7 +114,8 @@ static dp_status_t cut_evenly(const options_t *options, const dp_program_t *prog
 static dp_status_t find_partition(const options_t *options, const dp_timeline_t *timeline,
                                   const dp_schedule_t *schedule, found_t *found)
 {
-    const dp_lower_options_t lower = {.struct_size = sizeof(lower), .slots = (int32_t)options->slots};
+    const dp_lower_options_t lower = {.struct_size = sizeof(lower),
+                                      .slots = options->slots > 0 ? (int32_t)options->slots : DP_SLOTS_NEEDED};
     dp_measured_costs_t measured = {.struct_size = sizeof(measured)};
     double *layers = calloc((size_t)options->layers, sizeof(*layers));
     dp_program_t *program = NULL;

@@ -37,7 +37,7 @@ typedef struct dp_overlap_request {
     /* most activations on a rank, in units of its stage inputs, from F until W. 0: what the
      * schedule itself holds, of forwards alone what two at once do; negative: no limit */
     double memory_cap;
-    int32_t slots; /* of a channel; 0: 2 */
+    int32_t slots; /* of a channel; 0: DP_SLOTS_NEEDED of the schedule */
     /* sets of rules, each of which is run up to three times; 0: 96, or fewer where they take long
      * */
     int32_t tries;

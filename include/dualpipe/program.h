@@ -117,13 +117,18 @@ struct dp_program {
     int32_t *activation_slots;
 };
 
+/** dp_lower_options_t.slots: as few as the schedule completes with, 2 at least. Groups of
+ * micro-batches need more than 2. Lowering then proves the program as dp_program_verify() does,
+ * with that one's errors. BUNDLES need none. Since 0.2. */
+#define DP_SLOTS_NEEDED (-1)
+
 /** How to lower. NULL or zeros: for CREDITS, with 2 slots. */
 typedef struct dp_lower_options {
     uint32_t struct_size;
     dp_transport_t transport;
-    int32_t slots; /* K of every channel between ranks; 0: 2 */
-    /* 1: where K does not divide the messages of a channel, another K that does is taken (2 or
-     * more): a captured step that is replayed then finds the slots as its first run did */
+    int32_t slots; /* K of every channel between ranks; 0: 2; or DP_SLOTS_NEEDED */
+    /* 1: where K does not divide the messages of a channel, the next larger K that does is taken:
+     * a captured step that is replayed then finds the slots as its first run did */
     int32_t replayable;
 } dp_lower_options_t;
 #define DP_LOWER_OPTIONS_MIN DP_SIZE_TO(dp_lower_options_t, replayable)

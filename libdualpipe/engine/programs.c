@@ -20,18 +20,13 @@ static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_pro
 /* With as many slots as the schedule needs, where the trainer leaves it open. */
 static dp_status_t lower_training(dp_pipeline_t *p)
 {
-    dp_verify_report_t report = {.struct_size = sizeof(report)};
     dp_status_t status;
 
     p->programs.slots = p->options.slots;
     status = lower(p, p->schedule, &p->programs.training);
-    if (status != DP_ERR_REJECTED || p->options.slots != 0 || p->programs.training == NULL ||
-        dp_program_verify(p->programs.training, &report) != DP_ERR_REJECTED || report.safe_slots == 0)
-        return status;
-    p->programs.slots = report.safe_slots;
-    dp_program_free(p->programs.training);
-    p->programs.training = NULL;
-    return lower(p, p->schedule, &p->programs.training);
+    if (status >= 0)
+        p->programs.slots = dp__program_slots(p->programs.training);
+    return status;
 }
 
 /* Two micro-batches beside each other, where channels have the slots for it; else one by one. */

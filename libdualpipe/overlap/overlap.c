@@ -39,7 +39,7 @@
 #include "simulate/costs.h"
 
 /* NODES: of all tries, where no number is given */
-enum { TRIES = 96, ROUND = 64, FEWEST = 16, SLOTS = 2, NODES = 3000000 };
+enum { TRIES = 96, ROUND = 64, FEWEST = 16, NODES = 3000000 };
 
 /* Rules with the urgencies of all nodes, and what they came to. */
 typedef struct plan {
@@ -68,6 +68,17 @@ static const dp__overlap_rules_t in_order = {.alive = {2, 2, 2}};
 
 /* ---- the request ---- */
 
+/* Where none are asked for: those that the schedule needs. */
+static dp_status_t find_slots(dp_overlap_request_t *request)
+{
+    dp_program_t *program;
+
+    DO(dp__program_make(request->schedule, NULL, &program));
+    request->slots = dp__program_slots(program);
+    dp_program_free(program);
+    return DP_OK;
+}
+
 static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_request_t *request)
 {
     DO(dp__take("plan: the request", dp_overlap_request_t, DP_OVERLAP_REQUEST_MIN, request, given));
@@ -80,8 +91,8 @@ static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_r
                        "plan: memory cap %g, %d slots, %d tries, %g s: none may be negative but the "
                        "memory cap",
                        request->memory_cap, request->slots, request->tries, request->seconds);
-    request->slots = request->slots > 0 ? request->slots : SLOTS;
-    return dp_schedule_verify(request->schedule);
+    DO(dp_schedule_verify(request->schedule));
+    return request->slots > 0 ? DP_OK : find_slots(request);
 }
 
 /* What the schedule itself holds at most, its operations done one after the other, passes of a

@@ -7,8 +7,6 @@
 #include "base/memory.h"
 #include "base/sized.h"
 
-#define DEFAULT_SLOTS 2
-
 /* ---- a look at all operations: messages, slots of local edges, instructions ---- */
 
 typedef struct dp__survey {
@@ -180,37 +178,33 @@ static dp_status_t lower_schedule(dp__lowering_t *w, dp_transport_t transport)
     return status < 0 ? status : dp__instructions_write(w);
 }
 
-/* The smallest K from 2 on that divides the messages of a channel. */
-static int32_t slots_that_divide(int32_t messages)
+/* The smallest K that divides the messages of a channel and is not below `least`. */
+static int32_t slots_that_divide(int32_t messages, int32_t least)
 {
-    for (int32_t slots = 2; slots < messages; slots++)
+    for (int32_t slots = least; slots < messages; slots++)
         if (messages % slots == 0)
             return slots;
     return messages;
 }
 
-dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_options_t *options,
-                             dp_program_t **program_out)
+dp_status_t dp__program_lower(const dp_schedule_t *schedule, const dp_lower_options_t *options,
+                              dp_program_t **program_out)
 {
-    dp_lower_options_t o = {.struct_size = sizeof(o)};
     dp__lowering_t w = {.microbatches = dp_schedule_path_microbatches(schedule, 0)};
     dp_status_t status;
 
-    *program_out = NULL;
-    if (options != NULL)
-        DO(dp__take("program: the options", dp_lower_options_t, DP_LOWER_OPTIONS_MIN, &o, options));
-    if (o.slots < 0 || o.slots > DP_MAX_MICROBATCHES)
-        return dp_fail(DP_ERR_INVALID, "program: %d slots per channel; 1 to %d are possible", o.slots,
+    if (options->slots < 0 || options->slots > DP_MAX_MICROBATCHES)
+        return dp_fail(DP_ERR_INVALID, "program: %d slots per channel; 1 to %d are possible", options->slots,
                        DP_MAX_MICROBATCHES);
-    if (o.transport != DP_TRANSPORT_CREDITS && o.transport != DP_TRANSPORT_BUNDLES)
-        return dp_fail(DP_ERR_INVALID, "program: there is no transport %d", (int)o.transport);
-    w.slots = o.slots > 0 ? o.slots : DEFAULT_SLOTS;
-    if (o.replayable && w.microbatches % w.slots != 0)
-        w.slots = slots_that_divide(w.microbatches);
+    if (options->transport != DP_TRANSPORT_CREDITS && options->transport != DP_TRANSPORT_BUNDLES)
+        return dp_fail(DP_ERR_INVALID, "program: there is no transport %d", (int)options->transport);
+    w.slots = options->slots > 0 ? options->slots : DP__USUAL_SLOTS;
+    if (options->replayable && w.microbatches % w.slots != 0)
+        w.slots = slots_that_divide(w.microbatches, w.slots);
     status = dp__schedule_plain(schedule, &w.schedule);
     if (status < 0)
         return status;
-    status = lower_schedule(&w, o.transport);
+    status = lower_schedule(&w, options->transport);
     clear_lowering(&w);
     dp__schedule_plain_free(schedule, w.schedule);
     if (status < 0) {

@@ -54,6 +54,12 @@ static inline int32_t dp__number_of(const dp__lowering_t *w, int32_t rank, int32
     return w->number[op == DP_OP_B][dp__index_at(&w->replay.index, rank, chunk, microbatch)];
 }
 
+enum { DP__USUAL_SLOTS = 2 };
+
+/* lower.c: as dp_program_lower(), of options that are whole and slots that are a number. */
+dp_status_t dp__program_lower(const dp_schedule_t *schedule, const dp_lower_options_t *options,
+                              dp_program_t **program_out);
+
 /* logical_times.c: the logical times of all messages; what a rank has to do with others in the
  * order of its list: returns how many, at most 4 * chunks * microbatches + chunks. */
 dp_status_t dp__logical_times_find(dp__lowering_t *w);

@@ -5,7 +5,6 @@
 
 #include "base/memory.h"
 #include "base/sized.h"
-#include "program/make.h"
 
 static void clear_verification(dp__verification_t *v)
 {
@@ -33,12 +32,4 @@ dp_status_t dp_program_verify(const dp_program_t *program, dp_verify_report_t *r
     if (report_out != NULL)
         dp_sized_put(report_out, &v.report);
     return status;
-}
-
-dp_status_t dp__program_make(const dp_schedule_t *schedule, const dp_lower_options_t *options,
-                             dp_program_t **program_out)
-{
-    dp_status_t status = dp_program_lower(schedule, options, program_out);
-
-    return status < 0 ? status : dp_program_verify(*program_out, NULL);
 }

@@ -132,8 +132,9 @@ static double most_held(const dp_simulation_t *simulation)
 static dp_status_t prove_schedule(const dp_search_request_t *request, const dp_schedule_t *schedule, double *step_out,
                                   double *peak_out)
 {
-    dp_lower_options_t options = {
-        .struct_size = sizeof(options), .transport = request->transport, .slots = request->slots};
+    dp_lower_options_t options = {.struct_size = sizeof(options),
+                                  .transport = request->transport,
+                                  .slots = request->slots > 0 ? request->slots : 2};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
     dp_status_t status = dp_evaluate(schedule, &options, request->costs, 0, &simulation);
 

@@ -42,21 +42,6 @@ static void fill_entry(entry_t *entry, const plan_t *plan)
     count_passes(entry, plan->schedule);
 }
 
-/* With more slots only where those of a pipeline are too few. */
-static dp_status_t evaluate(plan_t *plan, const dp_costs_t *costs)
-{
-    const args_t *args = plan->args;
-    dp_lower_options_t options = {.struct_size = sizeof(options), .transport = args->transport, .slots = args->slots};
-    dp_status_t status = dp_evaluate(plan->schedule, &options, costs, 0, &plan->simulation);
-
-    plan->slots = args->slots > 0 ? args->slots : PLAN_SLOTS;
-    if (status != DP_ERR_REJECTED || plan_slots(args, plan->schedule, &options.slots) < 0 ||
-        options.slots == plan->slots)
-        return status;
-    plan->slots = options.slots;
-    return dp_evaluate(plan->schedule, &options, costs, 0, &plan->simulation);
-}
-
 static dp_status_t run_plan(const args_t *args, entry_t *entry, plan_t *plan)
 {
     dp_costs_t costs = args->costs;
@@ -77,7 +62,9 @@ static dp_status_t run_plan(const args_t *args, entry_t *entry, plan_t *plan)
     if (status >= 0)
         status = plan_overlap(plan, &costs);
     if (status >= 0)
-        status = evaluate(plan, &costs);
+        status = plan_prove(plan);
+    if (status >= 0)
+        status = dp_simulate(plan->program, &costs, 0, &plan->simulation);
     if (status >= 0)
         fill_entry(entry, plan);
     return status;

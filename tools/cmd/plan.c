@@ -99,20 +99,17 @@ static dp_status_t find_costs(plan_t *plan)
 static dp_status_t plan_braids(const args_t *args, const dp_schedule_t *schedule, const dp_costs_t *costs,
                                dp_schedule_t **braided_out)
 {
-    int32_t slots = 0;
-    dp_status_t status = plan_slots(args, schedule, &slots);
     dp_overlap_request_t request = {.struct_size = sizeof(request),
                                     .schedule = schedule,
                                     .costs = costs,
                                     .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
-                                    .slots = slots,
+                                    .slots = args->slots,
                                     .tries = args->seconds > 0.0 ? INT32_MAX : 0,
                                     .seconds = args->seconds,
                                     .seed = (uint64_t)args->seed};
     dp_overlap_result_t result = {.struct_size = sizeof(result)};
+    dp_status_t status = dp_plan_overlap(&request, &result);
 
-    if (status >= 0)
-        status = dp_plan_overlap(&request, &result);
     *braided_out = result.schedule; /* ours from here on */
     return status;
 }
@@ -133,12 +130,11 @@ dp_status_t plan_overlap(plan_t *plan, const dp_costs_t *costs)
 /* A step in the published order, which the planned one is compared with. */
 static dp_status_t time_published(plan_t *plan)
 {
-    dp_lower_options_t options = {.struct_size = sizeof(options), .transport = plan->args->transport};
+    dp_lower_options_t options = {
+        .struct_size = sizeof(options), .transport = plan->args->transport, .slots = plan->args->slots};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_status_t status = plan_slots(plan->args, plan->schedule, &options.slots);
+    dp_status_t status = dp_evaluate(plan->schedule, &options, &plan->costs, 0, &simulation);
 
-    if (status >= 0)
-        status = dp_evaluate(plan->schedule, &options, &plan->costs, 0, &simulation);
     plan->published = status >= 0 ? simulation.step_time : 0.0;
     dp_simulation_clear(&simulation);
     return status;
@@ -168,31 +164,6 @@ int plan_schedule(const args_t *args, plan_t *plan)
     return status >= 0 ? CMD_OK : failed_in_file(args, status);
 }
 
-static bool asks_for_slots(const args_t *args)
-{
-    return args->slots > 0 || args->transport == DP_TRANSPORT_BUNDLES;
-}
-
-dp_status_t plan_slots(const args_t *args, const dp_schedule_t *schedule, int32_t *slots_out)
-{
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = PLAN_SLOTS};
-    dp_verify_report_t report = {.struct_size = sizeof(report)};
-    dp_program_t *program = NULL;
-    dp_status_t status = DP_OK;
-
-    *slots_out = args->slots > 0 ? args->slots : PLAN_SLOTS;
-    if (asks_for_slots(args))
-        return DP_OK;
-    status = dp_program_lower(schedule, &options, &program);
-    if (status >= 0)
-        status = dp_program_verify(program, &report);
-    dp_program_free(program);
-    if (status != DP_ERR_REJECTED || report.safe_slots <= PLAN_SLOTS)
-        return status;
-    *slots_out = report.safe_slots;
-    return DP_OK;
-}
-
 /* Before the time is taken. */
 static void say_if_long(const args_t *args, const dp_schedule_t *schedule)
 {
@@ -205,12 +176,26 @@ static void say_if_long(const args_t *args, const dp_schedule_t *schedule)
 
 static dp_status_t lower(plan_t *plan)
 {
-    dp_lower_options_t options = {
-        .struct_size = sizeof(options), .transport = plan->args->transport, .slots = plan->slots};
+    dp_lower_options_t options = {.struct_size = sizeof(options),
+                                  .transport = plan->args->transport,
+                                  .slots = plan->args->slots > 0 ? plan->args->slots : DP_SLOTS_NEEDED};
+    dp_status_t status;
 
     dp_program_free(plan->program);
-    plan->program = NULL;
-    return dp_program_lower(plan->schedule, &options, &plan->program);
+    status = dp_program_lower(plan->schedule, &options, &plan->program);
+    plan->slots = PLAN_SLOTS;
+    for (int32_t c = 0; status >= 0 && c < plan->program->nchannels; c++)
+        if (plan->program->channels[c].src != plan->program->channels[c].dst)
+            plan->slots = plan->program->channels[c].slots;
+    return status;
+}
+
+dp_status_t plan_prove(plan_t *plan)
+{
+    dp_status_t status = lower(plan);
+
+    plan->report = (dp_verify_report_t){.struct_size = sizeof(plan->report)};
+    return status < 0 ? status : dp_program_verify(plan->program, &plan->report);
 }
 
 int plan_program(const args_t *args, plan_t *plan)
@@ -221,22 +206,8 @@ int plan_program(const args_t *args, plan_t *plan)
     if (code != CMD_OK)
         return code;
     say_if_long(args, plan->schedule);
-    status = plan_slots(args, plan->schedule, &plan->slots);
-    if (status >= 0)
-        status = lower(plan);
-    return status >= 0 ? CMD_OK : failed_in_file(args, status);
-}
-
-/* With more slots where those of a pipeline are too few, and the command line leaves it open. */
-static dp_status_t prove(plan_t *plan)
-{
-    dp_status_t status = dp_program_verify(plan->program, &plan->report);
-
-    if (status != DP_ERR_REJECTED || asks_for_slots(plan->args) || plan->report.safe_slots <= plan->slots)
-        return status;
-    plan->slots = plan->report.safe_slots;
     status = lower(plan);
-    return status < 0 ? status : dp_program_verify(plan->program, &plan->report);
+    return status >= 0 ? CMD_OK : failed_in_file(args, status);
 }
 
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out)
@@ -288,27 +259,23 @@ void plan_layer_scales(const plan_t *plan, const int32_t *first, double *scale_o
 dp_status_t plan_layers(plan_t *plan, dp_costs_t *costs)
 {
     const size_t stages = (size_t)dp_schedule_stages(plan->schedule);
-    dp_lower_options_t options = {.struct_size = sizeof(options), .transport = plan->args->transport};
     dp_partition_request_t request = {.struct_size = sizeof(request),
                                       .layers = plan->args->nlayers,
                                       .layer_costs = plan->args->layers,
                                       .costs = costs};
-    dp_program_t *program = NULL;
     int32_t *first = calloc(stages + 1, sizeof(*first));
-    dp_status_t status = plan_slots(plan->args, plan->schedule, &options.slots);
+    dp_status_t status;
 
     plan->stage_scale = calloc(stages, sizeof(*plan->stage_scale));
-    if (status >= 0)
-        status = first != NULL && plan->stage_scale != NULL ? dp_program_lower(plan->schedule, &options, &program)
-                                                            : dp_fail(DP_ERR_NOMEM, "no memory for %zu stages", stages);
-    request.program = program;
+    status = first != NULL && plan->stage_scale != NULL ? lower(plan)
+                                                        : dp_fail(DP_ERR_NOMEM, "no memory for %zu stages", stages);
+    request.program = plan->program;
     if (status >= 0)
         status = dp_partition(&request, first, NULL);
     if (status >= 0) {
         plan_layer_scales(plan, first, plan->stage_scale);
         costs->stage_scale = plan->stage_scale;
     }
-    dp_program_free(program);
     free(first);
     return status;
 }
@@ -321,14 +288,10 @@ int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
     if (code != CMD_OK)
         return code;
     say_if_long(args, plan->schedule);
-    plan->slots = args->slots > 0 ? args->slots : PLAN_SLOTS;
-    plan->report.struct_size = sizeof(plan->report);
     plan->simulation.struct_size = sizeof(plan->simulation);
     status = find_costs(plan);
     if (status >= 0)
-        status = lower(plan);
-    if (status >= 0)
-        status = prove(plan);
+        status = plan_prove(plan);
     if (status >= 0)
         status = dp_simulate(plan->program, &plan->costs, with_timeline, &plan->simulation);
     return status >= 0 ? CMD_OK : failed_in_file(args, status);

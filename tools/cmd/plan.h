@@ -12,8 +12,8 @@ typedef struct plan {
     bool from_csv;
     int64_t transfers; /* that the CSV file lists */
     dp_program_t *program;
-    int32_t slots;             /* a channel; of plan_program and plan_simulation */
-    dp_verify_report_t report; /* of plan_simulation */
+    int32_t slots;             /* a channel between ranks; with the program */
+    dp_verify_report_t report; /* of plan_prove */
     int32_t *host_of;          /* [ranks] where there is a topology; else NULL */
     dp_topology_t topology;
     dp_costs_t costs;           /* struct_size 0: not known yet */
@@ -48,10 +48,10 @@ void plan_layer_scales(const plan_t *plan, const int32_t *first, double *scale_o
 void plan_leave_scales(const args_t *args);
 /* The file has the format of torch.distributed.pipelining: its name ends in ".csv". */
 bool plan_is_csv(const char *path);
-enum { PLAN_SLOTS = 2 }; /* a channel of a pipeline that asks for none */
-/* The fewest slots a channel that a schedule completes with, and not fewer than the command line
- * asks for or, if it asks for none, than a pipeline has. DP_ERR_REJECTED: no number is enough. */
-dp_status_t plan_slots(const args_t *args, const dp_schedule_t *schedule, int32_t *slots_out);
+enum { PLAN_SLOTS = 2 }; /* a channel of a pipeline that asks for none, where these are enough */
+/* Lowers plan->schedule anew, with the slots that the command line asks for or else with those that
+ * the schedule needs, and proves the program. DP_ERR_REJECTED: it does not complete. */
+dp_status_t plan_prove(plan_t *plan);
 /* What the reader of costs F to FB has to know of a run by segments. A line. */
 extern const char plan_by_segments[];
 /* "costs":{"F":1,...} */

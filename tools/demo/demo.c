@@ -140,17 +140,14 @@ static dp_status_t simulate_method(const demo_request_t *request, const demo_pac
                         .barrier = 1.0,
                         .rank_scale = request->rank_scale};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_program_t *program = NULL;
-    dp_status_t status = dp_program_lower(result->schedule, NULL, &program);
+    dp_status_t status;
 
     segments.layers *= dp_schedule_split(result->schedule);
     segments.inline_messages = 1;
-    if (status >= 0)
-        status = dp_simulate(program, &costs, 1, &simulation);
+    status = dp_evaluate(result->schedule, NULL, &costs, 1, &simulation);
     if (status >= 0)
         status = figures_of(simulation.timeline, 1e6, &result->simulated);
     dp_simulation_clear(&simulation);
-    dp_program_free(program);
     return status;
 }
 

@@ -382,16 +382,9 @@ static dp_status_t find_costs(const dp_timeline_t *timeline, trace_run_t *run)
 
 /* ---- the whole ---- */
 
-static dp_status_t prove(trace_run_t *run)
-{
-    dp_verify_report_t report = {.struct_size = sizeof(report)};
-    dp_status_t status = dp_program_lower(run->schedule, NULL, &run->program);
-
-    return status >= 0 ? dp_program_verify(run->program, &report) : status;
-}
-
 static dp_status_t read_step(const dp_timeline_t *all, const dp_schedule_t *shape, trace_run_t *run)
 {
+    const dp_lower_options_t options = {.struct_size = sizeof(options), .slots = DP_SLOTS_NEEDED};
     dp_timeline_t *timeline = NULL;
     dp_status_t status = DP_OK;
 
@@ -405,7 +398,7 @@ static dp_status_t read_step(const dp_timeline_t *all, const dp_schedule_t *shap
     if (status >= 0)
         status = find_schedule(timeline, shape, &run->schedule);
     if (status >= 0)
-        status = prove(run);
+        status = dp_program_lower(run->schedule, &options, &run->program);
     if (status >= 0)
         status = find_costs(timeline, run);
     dp_timeline_free(timeline);

@@ -168,7 +168,7 @@ class Schedule:
     @contextmanager
     def _lowered(self, transport: str, slots: int) -> Iterator[c.c_void_p]:
         program = c.c_void_p()
-        options = _c.LowerOptions(transport=transport_number(transport), slots=slots)
+        options = _c.LowerOptions(transport=transport_number(transport), slots=slots or -1)  # DP_SLOTS_NEEDED
         _c.call("dp_program_lower", self._made, c.byref(options), c.byref(program))
         try:
             yield program
@@ -177,7 +177,7 @@ class Schedule:
 
     def verify(self, transport: str = "credits", slots: int = 0) -> Report:
         """Proves that every operation is there once and that no rank ever waits in a circle; ValueError with the shortest
-        circle, or the operation that is wrong. transport: "credits" (one-sided puts into `slots` slots a channel, 0: 2)
+        circle, or the operation that is wrong. transport: "credits" (one-sided puts into `slots` slots a channel, 0: 2, or as many as the schedule needs)
         or "bundles" (both sides meet, as in NCCL and MPI). Of a schedule read from CSV the cells of transfers are
         checked, too."""
         report, transfers = _c.VerifyReport(), c.c_int64()

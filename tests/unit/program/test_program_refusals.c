@@ -71,7 +71,7 @@ END_TEST
 
 START_TEST(bad_options)
 {
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = -1};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = -2};
 
     set_up("1f1b", 2, 2, 0);
     dp_program_free(program);

@@ -161,6 +161,42 @@ START_TEST(methods_that_need_more_slots)
 }
 END_TEST
 
+/* Lowering takes as many as needed where that is asked for, dp_evaluate where nothing is. */
+START_TEST(needed_slots_are_taken)
+{
+    static const int32_t expected[][3] = {/* groups of, slots, those that divide 15 messages */
+                                          {3, 2, 3},
+                                          {8, 4, 5}};
+
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++)
+        for (int32_t replayable = 0; replayable <= 1; replayable++) {
+            const dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                                   .method = "interleaved",
+                                                   .ranks = 3,
+                                                   .microbatches = 15,
+                                                   .chunks = 2,
+                                                   .microbatch_group = expected[i][0]};
+            const dp_lower_options_t options = {
+                .struct_size = sizeof(options), .slots = DP_SLOTS_NEEDED, .replayable = replayable};
+            const dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1};
+            dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+            dp_schedule_t *s;
+            dp_program_t *p;
+
+            ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
+            ck_assert_int_eq(dp_program_lower(s, &options, &p), DP_OK);
+            ck_assert_int_eq(dp_program_verify(p, NULL), DP_OK);
+            for (int32_t c = 0; c < p->nchannels; c++)
+                if (p->channels[c].src != p->channels[c].dst)
+                    ck_assert_int_eq(p->channels[c].slots, expected[i][1 + replayable]);
+            ck_assert_int_eq(dp_evaluate(s, NULL, &costs, 0, &simulation), DP_OK);
+            dp_simulation_clear(&simulation);
+            dp_program_free(p);
+            dp_schedule_free(s);
+        }
+}
+END_TEST
+
 /* Channels have separate slots: one is enough. */
 START_TEST(smallest_safe_number_of_slots)
 {
@@ -180,7 +216,7 @@ END_TEST
 START_TEST(replayable_slots_divide_messages)
 {
     static const int32_t expected[][3] = {/* micro-batches, asked, got */
-                                          {8, 2, 2}, {8, 4, 4}, {8, 3, 2}, {9, 2, 3}, {7, 2, 7}, {7, 1, 1}, {1, 2, 1}};
+                                          {8, 2, 2}, {8, 4, 4}, {8, 3, 4}, {9, 2, 3}, {7, 2, 7}, {7, 1, 1}, {1, 2, 1}};
 
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++)
         for (int t = DP_TRANSPORT_CREDITS; t <= DP_TRANSPORT_BUNDLES; t++) {
@@ -260,6 +296,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, both_transports_complete, 0, 2);
     tcase_add_test(tc, methods_that_need_more_slots);
+    tcase_add_test(tc, needed_slots_are_taken);
     tcase_add_test(tc, smallest_safe_number_of_slots);
     tcase_add_test(tc, replayable_slots_divide_messages);
     tcase_add_test(tc, late_receives_deadlock_bundles);

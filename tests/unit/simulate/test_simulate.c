@@ -662,7 +662,7 @@ START_TEST(evaluation_is_three_calls)
     dp_simulation_clear(&whole);
     dp_simulation_clear(&parts);
     ck_assert_int_eq(dp_evaluate(schedule, &options, NULL, 0, &whole), DP_ERR_INVALID);
-    options.slots = -1;
+    options.slots = -2;
     ck_assert_int_eq(dp_evaluate(schedule, &options, &unit, 0, &whole), DP_ERR_INVALID);
     schedule->ops[1] = schedule->ops[0];
     ck_assert_int_eq(dp_evaluate(schedule, NULL, &unit, 0, &whole), DP_ERR_REJECTED);

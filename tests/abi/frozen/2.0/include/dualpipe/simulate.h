@@ -236,8 +236,8 @@ typedef struct dp_simulation {
 DP_API DP_CHECKED dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
                                           dp_simulation_t *result);
 /** Lowers a schedule, proves its program and runs it: dp_program_lower(), dp_program_verify() and
- * dp_simulate() in one call, with their errors. options may be NULL. Free the result with
- * dp_simulation_clear(). [any] */
+ * dp_simulate() in one call, with their errors. options may be NULL. Slots of
+ * 0 are DP_SLOTS_NEEDED. Free the result with dp_simulation_clear(). [any] */
 DP_API DP_CHECKED dp_status_t dp_evaluate(const dp_schedule_t *schedule, const dp_lower_options_t *options,
                                           const dp_costs_t *costs, int with_timeline, dp_simulation_t *result);
 /** Frees arrays and timeline of a result. [any] */
