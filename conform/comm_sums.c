@@ -424,29 +424,31 @@ static void all_traffic_at_once(conform_t *t)
     enum { BYTES = 2000, TIMES = 30 };
     int32_t next = (t->rank + 1) % t->size, previous = (t->rank + t->size - 1) % t->size;
     float sums[TIMES], *sums_there;
-    dp_exchange_t *x = NULL;
+    const dp_lane_t lanes[2] = {DP_LANE_ALL_TO_ALL, DP_LANE_COMPUTE};
+    dp_exchange_t *x[2] = {NULL, NULL};
     line_t to, from;
-    rows_t out, in;
+    rows_t out[2], in;
     rig_t rig;
 
-    if (!conform_rig_open(&rig, t, "all", 0) || !conform_rows_open(&rig, 64, &out) ||
-        (sums_there = conform_room(&rig, sizeof(sums))) == NULL)
+    if (!conform_rig_open(&rig, t, "all", 0) || !conform_rows_open(&rig, 64, &out[0]) ||
+        !conform_rows_open(&rig, 48, &out[1]) || (sums_there = conform_room(&rig, sizeof(sums))) == NULL)
         return;
     for (int32_t i = 0; i < TIMES; i++)
         sums[i] = (float)(t->rank + i);
     EXPECT_OK(t, conform_move(&rig, sums_there, sums, sizeof(sums)));
     EXPECT_OK(t, conform_line_open(&rig, 0, next, true, 2, BYTES, &to));
     EXPECT_OK(t, conform_line_open(&rig, 0, previous, false, 2, BYTES, &from));
-    if (conform_rig_exchange(&rig, 0, 64, 2, &x) == DP_ERR_UNSUPPORTED)
-        x = NULL;
+    for (uint32_t k = 0; k < 2; k++)
+        if (conform_rig_exchange(&rig, k, out[k].row_bytes, 2, &x[k]) == DP_ERR_UNSUPPORTED)
+            x[k] = NULL;
     EXPECT_OK(t, rig.vt->start(rig.comm));
     for (uint32_t i = 0; i < TIMES; i++) {
-        dp_stream_t *s = rig.streams[DP_LANE_ALL_TO_ALL];
+        for (int k = 0; k < 2 && x[k] != NULL; k++) {
+            dp_stream_t *s = rig.streams[lanes[k]];
 
-        if (x != NULL) {
-            EXPECT_OK(t, conform_exchange_rows(&rig, x, &out, i, s, &in));
+            EXPECT_OK(t, conform_exchange_rows(&rig, x[k], &out[k], i, s, &in));
             EXPECT_OK(t, conform_look_at_rows(&rig, &in, s));
-            EXPECT_OK(t, rig.vt->exchange_release(x, i, s));
+            EXPECT_OK(t, rig.vt->exchange_release(x[k], i, s));
         }
         EXPECT_OK(t, conform_send_message(&to, i, BYTES));
         EXPECT_OK(t, conform_receive_message(&from, i, BYTES));

@@ -11,6 +11,7 @@
 
 static dp_eplb_shape_t shape = {.struct_size = sizeof(shape)};
 static dp_moe_layer_t **watched; /* [layers] NULL: of another rank */
+static int32_t first, end;       /* those of this rank */
 /* [layers][experts] by this rank; memory of device_cpu is that of the host */
 static int64_t *counted;
 static double *loads;            /* the same, of all */
@@ -19,7 +20,15 @@ static int32_t *placed, *wanted; /* [layers][replicas] */
 static void *workspace;
 static size_t workspace_bytes, replica_bytes, element_bytes;
 
-dp_status_t balance_open(const dp_moe_config_t *moe, int32_t layers, int32_t servers, int32_t hosts)
+/* A plan is carried out layer by layer, one beside each step, so the spare memory is that of one
+ * layer. Ranks that have fewer layers than others wait. */
+static int32_t turn, turns; /* turn 0: all is in place */
+static dp_moe_layer_t *moving;
+static dp_eplb_moves_t moves = {.struct_size = sizeof(moves)};
+static double before, after, sent;
+static int by_prompts;
+
+dp_status_t balance_open(const dp_moe_config_t *moe, int32_t layers, int32_t stages, int32_t servers, int32_t hosts)
 {
     const size_t experts = moe->experts, replicas = moe->replicas, n = (size_t)layers;
     dp_status_t status;
@@ -30,6 +39,7 @@ dp_status_t balance_open(const dp_moe_config_t *moe, int32_t layers, int32_t ser
     shape.groups = moe->route_groups > 0 ? (int32_t)moe->route_groups : 1;
     shape.gpus = servers;
     shape.nodes = hosts < servers ? hosts : servers;
+    turns = (layers + stages - 1) / stages;
     element_bytes = dp_dtype_bytes(moe->shape->dtype);
     replica_bytes = 3 * (size_t)moe->shape->hidden * moe->expert_hidden * element_bytes;
     status = dp_eplb_workspace_bytes(&shape, &workspace_bytes);
@@ -52,6 +62,8 @@ dp_status_t balance_open(const dp_moe_config_t *moe, int32_t layers, int32_t ser
 
 void balance_watch(int32_t number, dp_moe_layer_t *layer)
 {
+    first = end == 0 ? number : first;
+    end = number + 1;
     watched[number] = layer;
     dp_moe_layer_count(layer, counted + number * shape.experts);
 }
@@ -84,19 +96,19 @@ static dp_status_t find_replicas(dp_pipeline_t *pipeline, int32_t number, dp_rep
     return dp_fail(DP_ERR_INVALID, "layer %d has no experts on this rank", number);
 }
 
-dp_status_t balance_place(dp_pipeline_t *pipeline, int prefill, int speaks)
+static dp_status_t plan(dp_pipeline_t *pipeline, int prefill)
 {
     const size_t cells = (size_t)shape.layers * (size_t)shape.experts;
     const dp_eplb_options_t options = {
         .struct_size = sizeof(options), .policy = prefill ? DP_EPLB_AUTO : DP_EPLB_GLOBAL, .distinct = 1};
     dp_eplb_placement_t placement = {.struct_size = sizeof(placement), .physical_to_logical = wanted};
-    dp_eplb_moves_t moves = {.struct_size = sizeof(moves)};
-    double before, after, bytes = 0;
     dp_status_t status;
 
     for (size_t i = 0; i < cells; i++)
         loads[i] = (double)counted[i];
     memset(counted, 0, cells * sizeof(*counted));
+    by_prompts = prefill;
+    sent = 0;
     status = dp_pipeline_sum(pipeline, loads, cells);
     for (size_t i = 0; i < cells; i++)
         planned[i] = (float)loads[i];
@@ -105,30 +117,60 @@ dp_status_t balance_place(dp_pipeline_t *pipeline, int prefill, int speaks)
     if (status == DP_OK)
         status =
             dp_eplb_update(&shape, &options, NULL, planned, placed, &placement, &moves, workspace, workspace_bytes);
-    if (status == DP_OK)
-        status = measure(wanted, &after);
-    for (int32_t layer = 0; layer < shape.layers && status == DP_OK; layer++) {
-        const int32_t *to = wanted + layer * shape.replicas;
-        dp_replica_memory_t memory;
-        uint64_t sent;
+    return status == DP_OK ? measure(wanted, &after) : status;
+}
 
-        if (watched[layer] == NULL ||
-            memcmp(to, placed + layer * shape.replicas, sizeof(*to) * (size_t)shape.replicas) == 0)
-            continue;
-        status = find_replicas(pipeline, layer, &memory);
-        if (status == DP_OK)
-            status = dp_moe_layer_place(watched[layer], to, &memory, 1, &sent);
-        bytes += status == DP_OK ? (double)sent : 0;
-    }
-    if (status < 0)
-        return status;
+static dp_status_t begin_move(dp_pipeline_t *pipeline, int32_t layer)
+{
+    const int32_t *to = wanted + layer * shape.replicas;
+    dp_replica_memory_t memory;
+    uint64_t bytes = 0;
+    dp_status_t status;
+
+    if (memcmp(to, placed + layer * shape.replicas, sizeof(*to) * (size_t)shape.replicas) == 0)
+        return DP_OK;
+    status = find_replicas(pipeline, layer, &memory);
+    if (status == DP_OK)
+        status = dp_moe_layer_place_begin(watched[layer], to, &memory, 1, &bytes);
+    moving = status == DP_OK ? watched[layer] : NULL;
+    sent += (double)bytes;
+    return status;
+}
+
+static dp_status_t end_move(void)
+{
+    const dp_status_t status = moving != NULL ? dp_moe_layer_place_end(moving) : DP_OK;
+
+    moving = NULL;
+    return status;
+}
+
+static void finish_plan(int speaks)
+{
+    turn = 0;
     memcpy(placed, wanted, (size_t)shape.layers * (size_t)shape.replicas * sizeof(*placed));
     if (speaks)
         fprintf(stderr,
                 "generate: experts placed by the tokens of %s: the fullest server has %.3f of the mean, %.3f before; "
-                "%lld moved, %.2f MiB sent for rank 0's layers\n",
-                prefill ? "prompts" : "decode", after, before, (long long)moves.replicas, bytes / (1 << 20));
-    return DP_OK;
+                "%lld moved, %.2f MiB sent for rank 0's layers, beside %d steps\n",
+                by_prompts ? "prompts" : "decode", after, before, (long long)moves.replicas, sent / (1 << 20), turns);
+}
+
+dp_status_t balance_step(dp_pipeline_t *pipeline, int again, int prefill, int speaks)
+{
+    dp_status_t status = end_move();
+
+    if (status == DP_OK && turn == turns)
+        finish_plan(speaks);
+    if (status == DP_OK && turn == 0) {
+        if (!again)
+            return DP_OK;
+        status = plan(pipeline, prefill);
+    }
+    if (status == DP_OK && first + turn < end)
+        status = begin_move(pipeline, first + turn);
+    turn++;
+    return status;
 }
 
 void balance_close(void)

@@ -381,8 +381,9 @@ static dp_status_t answer_all(dp_pipeline_t *pipeline)
         decoded += sums[READ] == 0 ? sums[WRITTEN] : 0;
         for (int i = 0; i < FIGURES; i++)
             total[i] += sums[i];
-        if (eplb > 0 && steps % eplb == 0 && left > 0)
-            TRY(balance_place(pipeline, sums[READ] > 0, ranks.pipeline_rank + ranks.expert_rank == 0));
+        if (eplb > 0 && left > 0)
+            TRY(balance_step(pipeline, steps % eplb == 0, sums[READ] > 0,
+                             ranks.pipeline_rank + ranks.expert_rank == 0));
     }
     if (ranks.pipeline_rank + ranks.expert_rank == 0)
         fprintf(stderr, "generate: prefill %.0f bytes, %.0f a second; decode %.0f bytes, %.0f a second; %.1f %% idle\n",
@@ -500,7 +501,7 @@ static dp_status_t open_balance(dp_group_t *group)
     TRY(dp_group_all_gather(group, mine, NAME, names));
     for (int32_t r = 1; r < dp_group_size(group); r++)
         hosts += strcmp(names[r], names[r - 1]) != 0;
-    return balance_open(&moe, (int32_t)layers, ep, hosts);
+    return balance_open(&moe, (int32_t)layers, dp_group_size(group) / ep, ep, hosts);
 }
 
 static dp_status_t serve(dp_group_t *group, dp_pipeline_t **pipeline_out, int nprompts, char **prompt)

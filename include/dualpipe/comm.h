@@ -40,6 +40,8 @@
  *     the other or share staging with it.
  *   - All ranks of a group enqueue their exchanges in the same order, and their reductions in the
  *     same order. Of a posted exchange that is the order of the posts.
+ *   - Different exchanges of one instance may be on streams that nothing orders. They run at once,
+ *     or one after the other in the order that all ranks enqueue them in.
  *
  * Bundles (backends without ONE_SIDED). A bundle goes to one peer or comes from one, never both. It
  * is on one stream and has at most one message of each channel. Brackets do not nest, and only

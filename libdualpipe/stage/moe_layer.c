@@ -44,8 +44,9 @@ struct dp_moe_layer {
 
     dp__replicas_t *replicas;  /* NULL: experts are not replicated */
     size_t first_replica;      /* of ours, in elements from the start of the layer's parameters */
-    int32_t *placement;        /* [R] of the next step */
+    int32_t *placement;        /* [2][R] of the next step; and the one that its experts move to */
     int32_t *device_placement; /* the same, as route reads it */
+    bool moving;               /* between begin and end */
     uint64_t revision;         /* changes of placement, and of where loads are */
     int64_t *loads;            /* where route counts; NULL: nowhere */
 };
@@ -552,6 +553,8 @@ static dp_status_t sum_replicas(void *self, void *grads, dp_stream_t *s)
     const dp_moe_layer_t *layer = self;
     const size_t size = dp_dtype_bytes(dp_dtype_accumulator(dp__replicas_config(layer->replicas)->dtype));
 
+    if (layer->moving)
+        return dp_fail(DP_ERR_INVALID, "a training step while experts move: call dp_moe_layer_place_end before it");
     return dp__replicas_sum(layer->replicas, layer->placement, (char *)grads + layer->first_replica * size, s);
 }
 
@@ -572,7 +575,7 @@ dp_status_t dp__moe_layer_replicate(dp_moe_layer_t *layer, dp__replicas_t *repli
     shape = dp__replicas_config(replicas);
     DO(dp__replicas_check(shape->experts, shape->replicas, placement));
     DO(find_replicas(layer, shape));
-    layer->placement = dp__calloc(shape->replicas, sizeof(*layer->placement));
+    layer->placement = dp__calloc(2 * (size_t)shape->replicas, sizeof(*layer->placement));
     if (layer->placement == NULL)
         return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for a placement of %u replicas", shape->replicas);
     layer->replicas = replicas;
@@ -584,14 +587,44 @@ dp_status_t dp__moe_layer_replicate(dp_moe_layer_t *layer, dp__replicas_t *repli
     return set_placement(layer, placement);
 }
 
+static dp_status_t check_replicated(const dp_moe_layer_t *layer, const char *caller)
+{
+    if (layer == NULL || layer->replicas == NULL)
+        return dp_fail(DP_ERR_INVALID, "%s: the layer has no replicated experts (dp_moe_config_t.replicas)", caller);
+    return DP_OK;
+}
+
 dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement, const dp_replica_memory_t *memories,
                                int32_t count, uint64_t *sent_out)
 {
-    if (layer == NULL || layer->replicas == NULL)
-        return dp_fail(DP_ERR_INVALID,
-                       "dp_moe_layer_place: the layer has no replicated experts (dp_moe_config_t.replicas)");
+    DO(check_replicated(layer, "dp_moe_layer_place"));
     DO(dp__replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out));
     return set_placement(layer, placement);
+}
+
+static int32_t *next_placement(const dp_moe_layer_t *layer)
+{
+    return layer->placement + dp__replicas_config(layer->replicas)->replicas;
+}
+
+dp_status_t dp_moe_layer_place_begin(dp_moe_layer_t *layer, const int32_t *placement,
+                                     const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
+{
+    DO(check_replicated(layer, "dp_moe_layer_place_begin"));
+    DO(dp__replicas_begin(layer->replicas, layer->placement, placement, memories, count, sent_out));
+    memcpy(next_placement(layer), placement, dp__replicas_config(layer->replicas)->replicas * sizeof(*placement));
+    layer->moving = true;
+    return DP_OK;
+}
+
+dp_status_t dp_moe_layer_place_end(dp_moe_layer_t *layer)
+{
+    DO(check_replicated(layer, "dp_moe_layer_place_end"));
+    if (!layer->moving)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_place_end: no move of this layer's experts has begun");
+    DO(dp__replicas_end(layer->replicas));
+    layer->moving = false;
+    return set_placement(layer, next_placement(layer));
 }
 
 void dp_moe_layer_count(dp_moe_layer_t *layer, int64_t *loads)

@@ -5,13 +5,15 @@
  *
  * A move works in blocks: block i is the same range of bytes of every expert that moves. All of a
  * block is read and has been sent before any of it is written, and blocks do not overlap, so a
- * replica may be source and target at once. */
+ * replica may be source and target at once. A move in the background writes into spare memory
+ * instead, and its end copies that into place: steps go on reading what the replicas had. */
 #include "stage/replicas.h"
 
 #include "base/do.h"
 #include "base/memory.h"
 #include "stage/dtype.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define BLOCK_BYTES (64 * 1024)
@@ -35,8 +37,16 @@ struct dp__replicas {
     int32_t *device_counts; /* [2 n] first row for each rank, rows for each rank */
     int32_t *counts;        /* [2 n] the same on the host */
     int32_t *source;        /* [R] replica that each replica is copied from, -1: it stays */
+    int32_t *spot;          /* [R/n] where what each of ours gets is put, counted in replicas */
     int32_t *turn;          /* [E] work space */
     dp__room_t *rooms;      /* placements of layers, on the device */
+
+    /* [2 * moves] a move in the background: memories, and the spare memory of each. NULL: there is
+     * none */
+    dp_replica_memory_t *moving;
+    int32_t moves;
+    void *spare;
+    size_t spare_bytes;
 };
 
 /* ---- placements ---- */
@@ -121,8 +131,9 @@ static dp_status_t allocate_replicas(dp__replicas_t *r)
     r->row_bytes = expert < BLOCK_BYTES ? (expert + 15) / 16 * 16 : BLOCK_BYTES;
     r->counts = dp__calloc(2 * n, sizeof(*r->counts));
     r->source = dp__calloc(c->replicas, sizeof(*r->source));
+    r->spot = dp__calloc((size_t)r->local, sizeof(*r->spot));
     r->turn = dp__calloc(c->experts, sizeof(*r->turn));
-    if (r->counts == NULL || r->source == NULL || r->turn == NULL)
+    if (r->counts == NULL || r->source == NULL || r->spot == NULL || r->turn == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the records of %u replicas", c->replicas);
     DO(device_memory(r, c->replicas, r->row_bytes, &r->rows));
     DO(device_memory(r, spare < c->experts ? spare : c->experts, expert, &r->sums));
@@ -163,12 +174,25 @@ static void release_replicas(dp__replicas_t *r, void *memory)
         r->config.device_vt->release(r->config.device, memory);
 }
 
+static void forget_move(dp__replicas_t *r)
+{
+    release_replicas(r, r->spare);
+    r->device_bytes -= r->spare_bytes;
+    dp__free(r->moving);
+    r->spare = NULL;
+    r->spare_bytes = 0;
+    r->moving = NULL;
+}
+
 void dp__replicas_close(dp__replicas_t *r)
 {
     if (r == NULL)
         return;
+    if (r->moving != NULL) /* its outcome is nobody's any more */
+        (void)r->config.device_vt->synchronize(r->stream, -1);
     if (r->stream != NULL)
         r->config.device_vt->stream_close(r->stream);
+    forget_move(r);
     release_replicas(r, r->rows);
     release_replicas(r, r->sums);
     release_replicas(r, r->device_counts);
@@ -181,6 +205,7 @@ void dp__replicas_close(dp__replicas_t *r)
     }
     dp__free(r->counts);
     dp__free(r->source);
+    dp__free(r->spot);
     dp__free(r->turn);
     dp__free(r);
 }
@@ -312,6 +337,20 @@ static int count_rows(dp__replicas_t *r)
     return any;
 }
 
+/* Where what replicas of ours get is put: in their place, or one behind the other in spare memory.
+ * Returns how many get something. */
+static int32_t find_spots(dp__replicas_t *r, bool in_place)
+{
+    const int32_t *source = r->source + r->config.comm_rank * r->local;
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < r->local; i++) {
+        r->spot[i] = in_place ? i : n;
+        n += source[i] >= 0;
+    }
+    return n;
+}
+
 static char *replica_at(const dp__replicas_t *r, const dp_replica_memory_t *m, int32_t replica, size_t at)
 {
     return (char *)m->memory + (size_t)(replica % r->local) * m->bytes + at;
@@ -330,7 +369,7 @@ static dp_status_t send_block(dp__replicas_t *r, const dp_replica_memory_t *m, s
 }
 
 /* Rows of one source rank come in the order of the replicas they are for. */
-static dp_status_t take_block(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes,
+static dp_status_t take_block(dp__replicas_t *r, const dp_replica_memory_t *into, size_t at, size_t bytes,
                               const char *rows)
 {
     const int32_t first = r->config.comm_rank * r->local;
@@ -340,14 +379,15 @@ static dp_status_t take_block(dp__replicas_t *r, const dp_replica_memory_t *m, s
 
         for (int32_t i = first; i < first + r->local; i++)
             if (r->source[i] >= 0 && r->source[i] / r->local == p) {
-                DO(r->config.device_vt->copy(r->stream, replica_at(r, m, i, at), row, bytes));
+                DO(r->config.device_vt->copy(r->stream, replica_at(r, into, r->spot[i - first], at), row, bytes));
                 row += r->row_bytes;
             }
     }
     return DP_OK;
 }
 
-static dp_status_t move_block(dp__replicas_t *r, const dp_replica_memory_t *m, size_t at)
+static dp_status_t move_block(dp__replicas_t *r, const dp_replica_memory_t *m, const dp_replica_memory_t *into,
+                              size_t at)
 {
     const dp_comm_vt_t *vt = r->config.comm_vt;
     const size_t bytes = m->bytes - at < r->row_bytes ? m->bytes - at : r->row_bytes;
@@ -358,36 +398,115 @@ static dp_status_t move_block(dp__replicas_t *r, const dp_replica_memory_t *m, s
     DO(vt->exchange(r->exchange, r->number, r->rows, r->device_counts, r->device_counts + r->config.comm_size, &rows,
                     &counts, r->stream));
     r->number++;
-    DO(take_block(r, m, at, bytes, rows));
+    DO(take_block(r, into, at, bytes, rows));
     return vt->exchange_release(r->exchange, r->number - 1, r->stream);
 }
 
-static dp_status_t move_all(dp__replicas_t *r, const dp_replica_memory_t *memories, int32_t count)
+static dp_status_t enqueue_blocks(dp__replicas_t *r, const dp_replica_memory_t *memories,
+                                  const dp_replica_memory_t *into, int32_t count)
 {
-    const dp_device_vt_t *vt = r->config.device_vt;
-
-    DO(vt->copy(r->stream, r->device_counts, r->counts, 2 * (size_t)r->config.comm_size * sizeof(*r->counts)));
+    DO(r->config.device_vt->copy(r->stream, r->device_counts, r->counts,
+                                 2 * (size_t)r->config.comm_size * sizeof(*r->counts)));
     for (int32_t m = 0; m < count; m++)
         for (size_t at = 0; at < memories[m].bytes; at += r->row_bytes)
-            DO(move_block(r, &memories[m], at));
-    return vt->synchronize(r->stream, -1);
+            DO(move_block(r, &memories[m], &into[m], at));
+    return DP_OK;
 }
 
-dp_status_t dp__replicas_move(dp__replicas_t *r, const int32_t *from, const int32_t *to,
-                              const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
+/* Whether anything is copied anywhere, and what is sent. */
+static dp_status_t plan_move(dp__replicas_t *r, const int32_t *from, const int32_t *to,
+                             const dp_replica_memory_t *memories, int32_t count, int *any_out, uint64_t *sent_out)
 {
     uint64_t moved, bytes = 0;
 
     if (r == NULL || (memories == NULL && count > 0))
         return dp_fail(DP_ERR_INVALID, "replicas of experts: what to move with, or what to move, is NULL");
+    if (r->moving != NULL)
+        return dp_fail(DP_ERR_INVALID, "replicas of experts: those of a layer are being moved: end that first, by "
+                                       "dp_moe_layer_place_end");
     DO(dp__replicas_check(r->config.experts, r->config.replicas, from));
     DO(dp__replicas_check(r->config.experts, r->config.replicas, to));
     for (int32_t m = 0; m < count; m++)
         bytes += memories[m].bytes;
     moved = find_sources(r, from, to);
-    if (count_rows(r))
-        DO(move_all(r, memories, count));
+    *any_out = count_rows(r);
     if (sent_out != NULL)
         *sent_out = moved * bytes;
+    return DP_OK;
+}
+
+dp_status_t dp__replicas_move(dp__replicas_t *r, const int32_t *from, const int32_t *to,
+                              const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
+{
+    int any;
+
+    DO(plan_move(r, from, to, memories, count, &any, sent_out));
+    if (!any)
+        return DP_OK;
+    (void)find_spots(r, true);
+    DO(enqueue_blocks(r, memories, memories, count));
+    return r->config.device_vt->synchronize(r->stream, -1);
+}
+
+/* ---- moves in the background ---- */
+
+static dp_status_t keep_move(dp__replicas_t *r, const dp_replica_memory_t *memories, int32_t count)
+{
+    const size_t arriving = (size_t)find_spots(r, false);
+    size_t bytes = 0;
+
+    r->moving = dp__calloc(2 * (size_t)count + 1, sizeof(*r->moving));
+    if (r->moving == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the record of a move of experts");
+    r->moves = count;
+    for (int32_t m = 0; m < count; m++)
+        bytes += arriving * memories[m].bytes;
+    DO(device_memory(r, 1, bytes, &r->spare));
+    r->spare_bytes = bytes;
+    bytes = 0;
+    for (int32_t m = 0; m < count; m++) {
+        r->moving[m] = r->moving[count + m] = memories[m];
+        r->moving[count + m].memory = (char *)r->spare + bytes;
+        bytes += arriving * memories[m].bytes;
+    }
+    return DP_OK;
+}
+
+dp_status_t dp__replicas_begin(dp__replicas_t *r, const int32_t *from, const int32_t *to,
+                               const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
+{
+    dp_status_t status;
+    int any;
+
+    DO(plan_move(r, from, to, memories, count, &any, sent_out));
+    status = keep_move(r, memories, count);
+    if (status < 0)
+        forget_move(r);
+    return status < 0 || !any ? status : enqueue_blocks(r, r->moving, r->moving + count, count);
+}
+
+static dp_status_t put_into_place(dp__replicas_t *r)
+{
+    const dp_replica_memory_t *spare = r->moving + r->moves;
+
+    for (int32_t m = 0; m < r->moves; m++)
+        for (int32_t i = 0; i < r->local; i++)
+            if (r->source[r->config.comm_rank * r->local + i] >= 0)
+                DO(r->config.device_vt->copy(r->stream, replica_at(r, &r->moving[m], i, 0),
+                                             replica_at(r, &spare[m], r->spot[i], 0), spare[m].bytes));
+    return r->config.device_vt->synchronize(r->stream, -1);
+}
+
+dp_status_t dp__replicas_end(dp__replicas_t *r)
+{
+    dp_status_t status = r->config.device_vt->synchronize(r->stream, -1);
+    char why[512];
+
+    if (status < 0) {
+        snprintf(why, sizeof(why), "%s", dp_last_error());
+        return dp_fail(status, "experts did not move, the old placement holds: close the pipeline: %s", why);
+    }
+    DO(put_into_place(r));
+    forget_move(r);
     return DP_OK;
 }

@@ -67,6 +67,16 @@ dp_status_t dp__replicas_move(dp__replicas_t *replicas, const int32_t *from, con
                               const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out);
 
 /*
+ * The same in two calls. begin enqueues all of it; what arrives is put into spare memory, so steps
+ * that only read the memories may run. end waits, copies it into place and frees the spare memory.
+ * No other move begins between them. Where a transfer fails the memories hold what they held, and
+ * close frees the rest. [main] [collective], end [blocks]
+ */
+dp_status_t dp__replicas_begin(dp__replicas_t *replicas, const int32_t *from, const int32_t *to,
+                               const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out);
+dp_status_t dp__replicas_end(dp__replicas_t *replicas);
+
+/*
  * Makes a MoE layer one with replicated experts; between dp_moe_layer_part, whose MoE instance was
  * opened with config.replicas, and dp_stage_create. placement [R]: what the layer begins with,
  * copied. *part is the layer's; gets a `reduce`. replicas outlives the layer. DP_ERR_MISMATCH: the

@@ -4,7 +4,7 @@
  * a step returns is that of a reference in double, with one set of bits for all schedules; what
  * cannot be is refused. Attention's output weights are zero, so that a layer is its mixture of
  * experts. Layers cut finer give the same bits, and so do posted transfers, in training and in the
- * orders of inference. */
+ * orders of inference. Forwards run while experts move. */
 #include "conform/reference.h"
 #include "tests/support/suite.h"
 
@@ -30,6 +30,7 @@ typedef struct rank {
     const layout_t *layout;
     dp_group_t *group;
     dp_moe_block_t *block;
+    dp_moe_layer_t *layers[LAYERS];
     dp_stage_t *stages[2];
     int nstages, replicas;
     dp_status_t status;
@@ -71,6 +72,7 @@ static const char *braid; /* not NULL: of the schedule of make_braid, in this or
 static dp_recompute_t recompute;
 static int forwards = DP_FORWARDS_SERIAL; /* else steps have forwards alone, in this order */
 static int32_t microbatches = M;
+static enum { STAY, PLACED, BESIDE, TRAINED } moves; /* of the experts of each layer */
 
 static dp_moe_block_options_t options_of(const dp_moe_config_t *config)
 {
@@ -148,7 +150,7 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
     if (stage == 0)
         parts[n++].segments = &first_segment;
     for (int l = stage * LAYERS / stages; l < (stage + 1) * LAYERS / stages && status >= 0; l++, n++) {
-        status = dp_moe_block_part(rank->block, NULL, NULL, &parts[n]);
+        status = dp_moe_block_part(rank->block, NULL, &rank->layers[l], &parts[n]);
         snprintf(prefix[l], sizeof(prefix[l]), "layer%d.", l);
         parts[n].prefix = prefix[l];
     }
@@ -219,6 +221,22 @@ static void input_of(int replica, int microbatch, double *x)
         x[i] = value((unsigned)(7919 * replica + 331 * microbatch + i + 1));
 }
 
+static void fill_all(const rank_t *rank, dp_pipeline_t *p)
+{
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
+
+    for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
+        ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
+        fill(&view, rank->replicas);
+    }
+}
+
+static void digest(rank_t *rank, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        rank->digest = (rank->digest ^ ((const uint8_t *)bytes)[i]) * 1099511628211u;
+}
+
 static dp_status_t step(rank_t *rank, dp_pipeline_t *p)
 {
     static _Thread_local double x[M][TENSOR], weight[TENSOR];
@@ -237,17 +255,68 @@ static dp_status_t step(rank_t *rank, dp_pipeline_t *p)
         input_of(dp_group_rank(rank->group) / rank->layout->pp, m, x[m]);
         inputs[m] = x[m], targets[m] = weight;
     }
-    for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
-        ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
-        fill(&view, rank->replicas);
-    }
     status = dp_pipeline_step(p, &s);
     rank->aux_loss = s.aux_loss;
     rank->loss = s.loss;
     for (int32_t c = 0; c < dp_pipeline_chunks(p) && status >= 0; c++) {
         ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
-        for (size_t i = 0; i < view.param_count * sizeof(double) && !s.forward_only; i++)
-            rank->digest = (rank->digest ^ ((const uint8_t *)view.grads)[i]) * 1099511628211u;
+        if (!s.forward_only)
+            digest(rank, view.grads, view.param_count * sizeof(double));
+    }
+    return status;
+}
+
+/* Two steps beside the move of a layer have the losses of before, with parameters that stay. */
+static dp_status_t step_beside(rank_t *rank, dp_pipeline_t *p, dp_moe_layer_t *layer, const int32_t *to,
+                               const dp_replica_memory_t *memory, const dp_chunk_view_t *view)
+{
+    const size_t bytes = view->param_count * sizeof(double);
+    void *params = malloc(bytes);
+    double losses[M];
+    dp_status_t status = layer != NULL ? dp_moe_layer_place_begin(layer, to, memory, 1, NULL) : DP_OK;
+
+    memcpy(losses, rank->losses, sizeof(losses));
+    memcpy(params, view->params, bytes);
+    for (int i = 0; i < 2 && status >= 0; i++)
+        if ((status = step(rank, p)) >= 0)
+            ck_assert(memcmp(losses, rank->losses, sizeof(losses)) == 0 && memcmp(params, view->params, bytes) == 0);
+    if (status >= 0 && layer != NULL)
+        status = dp_moe_layer_place_end(layer);
+    free(params);
+    return status;
+}
+
+/* Layer by layer the first placement backwards. The digest is of losses and parameters. */
+static dp_status_t step_and_move(rank_t *rank, dp_pipeline_t *p)
+{
+    const uint32_t local = (uint32_t)(rank->replicas / rank->layout->ep);
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
+    int32_t first[32], to[32];
+    dp_status_t status = step(rank, p);
+
+    dp_replicas_first_placement(EXPERTS, (uint32_t)rank->replicas, first);
+    for (int i = 0; i < rank->replicas; i++)
+        to[i] = first[rank->replicas - 1 - i];
+    ck_assert_int_eq(dp_pipeline_chunk(p, 0, &view), DP_OK);
+    for (int l = 0; l < LAYERS && status >= 0; l++) {
+        dp_replica_memory_t memory = {.bytes = sizeof(double) * 3 * HIDDEN * FFN};
+        uint32_t found = 0;
+        int of;
+
+        for (uint32_t k = view.nparams; k-- > 0;)
+            if (view.param_list[k].sharded && sscanf(view.param_list[k].name, "layer%d.", &of) == 1 && of == l) {
+                memory.memory = (double *)view.params + view.param_list[k].offset;
+                found++;
+            }
+        ck_assert(found == (rank->layers[l] != NULL ? 3 * local : 0));
+        if (moves != PLACED)
+            status = step_beside(rank, p, rank->layers[l], to, &memory, &view);
+        else if (rank->layers[l] != NULL)
+            status = dp_moe_layer_place(rank->layers[l], to, &memory, 1, NULL);
+        if (status >= 0)
+            status = step(rank, p);
+        digest(rank, rank->losses, sizeof(rank->losses));
+        digest(rank, view.params, view.param_count * sizeof(double));
     }
     return status;
 }
@@ -330,7 +399,9 @@ static void *rank_main(void *arg)
     options.schedule = schedule;
     rank->status = dp_pipeline_open(&options, &p);
     if (rank->status >= 0)
-        rank->status = step(rank, p);
+        fill_all(rank, p);
+    if (rank->status >= 0)
+        rank->status = (moves == STAY ? step : step_and_move)(rank, p);
     if (noted && rank->status >= 0)
         note_order(rank, p);
     snprintf(rank->message, sizeof(rank->message), "%s", rank->status < 0 ? dp_last_error() : "");
@@ -735,13 +806,63 @@ START_TEST(more_passes_may_post_than_there_are_slots)
 }
 END_TEST
 
+/* ---- moves ---- */
+
+/* _i: whether rows are posted. */
+START_TEST(forwards_run_while_experts_move)
+{
+    static const struct {
+        layout_t layout;
+        int replicas;
+        const char *comm;
+    } tries[] = {{{"1f1b", 1, 1}, 6, NULL},
+                 {{"1f1b", 1, 2}, 6, NULL},
+                 {{"1f1b", 1, 4}, 12, NULL},
+                 {{"1f1b", 2, 2}, 6, NULL},
+                 {{"1f1b", 1, 2}, 6, "ofi"}};
+    const dp_plugin_t *plugin;
+
+    posted = _i;
+    forwards = DP_FORWARDS_DECODE;
+    for (size_t k = 0; k < sizeof(tries) / sizeof(tries[0]); k++) {
+        rank_t placed[RANKS_MOST], beside[RANKS_MOST];
+
+        comm = tries[k].comm;
+        if (comm != NULL && dp_plugin_load("comm_ofi", &plugin) < 0) /* it is not built */
+            continue;
+        moves = PLACED;
+        run(placed, &tries[k].layout, tries[k].replicas);
+        ck_assert_msg(placed[0].status == DP_OK, "%s", placed[0].message);
+        moves = BESIDE;
+        same_bits(&tries[k].layout, placed, beside, run(beside, &tries[k].layout, tries[k].replicas));
+    }
+}
+END_TEST
+
+START_TEST(a_training_step_fails_while_experts_move)
+{
+    static const layout_t layout = {"1f1b", 1, 2};
+    rank_t ranks[RANKS_MOST];
+    int told = 0;
+
+    moves = TRAINED;
+    run(ranks, &layout, 6);
+    for (int r = 0; r < 2; r++) {
+        ck_assert_int_lt(ranks[r].status, 0);
+        told += strstr(ranks[r].message, "call dp_moe_layer_place_end before it") != NULL;
+    }
+    ck_assert_int_gt(told, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("moe_block");
-    TCase *block = tcase_create("block"), *rows = tcase_create("posted");
+    TCase *block = tcase_create("block"), *rows = tcase_create("posted"), *moving = tcase_create("moves");
 
     tcase_set_timeout(block, 120);
     tcase_set_timeout(rows, 120);
+    tcase_set_timeout(moving, 120);
     tcase_add_test(block, the_auxiliary_loss_reaches_the_trainer);
     tcase_add_test(block, replicas_are_opened_with_the_block);
     tcase_add_test(block, a_plugin_may_carry_the_rows);
@@ -752,7 +873,10 @@ int main(void)
     tcase_add_test(rows, posted_rows_may_go_over_libfabric);
     tcase_add_test(rows, posted_rows_are_enqueued_as_published);
     tcase_add_test(rows, more_passes_may_post_than_there_are_slots);
+    tcase_add_loop_test(moving, forwards_run_while_experts_move, 0, 2);
+    tcase_add_test(moving, a_training_step_fails_while_experts_move);
     suite_add_tcase(suite, block);
     suite_add_tcase(suite, rows);
+    suite_add_tcase(suite, moving);
     return suite_run(suite);
 }

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_replicas.c: replicas of experts over groups of threads with device_cpu and comm_shm: after a
- * move each has what belongs to its new expert and nothing else was sent; sums are those that a
- * loop over replicas finds, to the bit. */
+ * test_replicas.c: replicas of experts over groups of threads with device_cpu and comm_shm or
+ * comm_ofi: after a move each has what belongs to its new expert and nothing else was sent, with
+ * other transfers beside it as well; sums are those that a loop over replicas finds, to the bit. */
 #include "stage/replicas.h"
 #include "tests/support/suite.h"
 
@@ -12,6 +12,7 @@
 #include <dualpipe/plan.h>
 #include <dualpipe/run.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,8 @@ typedef struct job {
     dp_dtype_t dtype;
     int32_t ranks;
     uint64_t seed;
+    const char *comm; /* NULL: comm_shm */
+    int beside;       /* moves begin, and end behind other transfers */
     dp_group_t *groups[RANKS_MOST];
 } job_t;
 
@@ -35,6 +38,8 @@ typedef struct rank {
     dp_device_t *device;
     dp_comm_t *comm;
     dp_stream_t *stream;
+    dp_exchange_t *others; /* of rows of 16 bytes */
+    uint32_t next;
     dp__replicas_t *replicas;
     void (*use)(struct rank *rank);
     pthread_t thread;
@@ -53,6 +58,12 @@ static const void *table(const char *name, const char *interface, size_t bytes)
 static void expect_ok(dp_status_t status, const char *what)
 {
     ck_assert_msg(status == DP_OK, "%s: %s", what, dp_last_error());
+}
+
+static void expect_refused(dp_status_t got, dp_status_t wanted, const char *word)
+{
+    ck_assert_msg(got == wanted, "%s: %s", dp_status_name(got), dp_last_error());
+    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(), word);
 }
 
 static dp__replicas_config_t config_of(const rank_t *r)
@@ -83,10 +94,12 @@ static void *rank_main(void *arg)
                              .rank = r->number,
                              .nranks = r->job->ranks,
                              .world_ranks = world};
+    const dp_exchange_config_t others = {
+        .struct_size = sizeof(others), .id = 8, .row_bytes = 16, .capacity_rows = 1, .label = "of a step"};
     dp__replicas_config_t config;
 
     r->device_vt = table("device_cpu", DP_IFACE_DEVICE, sizeof(dp_device_vt_t));
-    r->comm_vt = table("comm_shm", DP_IFACE_COMM, sizeof(dp_comm_vt_t));
+    r->comm_vt = table(r->job->comm != NULL ? r->job->comm : "comm_shm", DP_IFACE_COMM, sizeof(dp_comm_vt_t));
     expect_ok(r->device_vt->open(host, &device, &r->device), "device");
     comm.vt = r->comm_vt;
     comm.device_vt = r->device_vt;
@@ -95,6 +108,7 @@ static void *rank_main(void *arg)
     expect_ok(r->device_vt->stream_open(r->device, DP_LANE_REDUCE, &r->stream), "stream");
     config = config_of(r);
     expect_ok(dp__replicas_open(&config, &r->replicas), "replicas");
+    expect_ok(r->comm_vt->exchange_open(r->comm, &others, &r->others), "exchange");
     expect_ok(r->comm_vt->start(r->comm), "start");
     r->use(r);
     dp__replicas_close(r->replicas);
@@ -170,6 +184,49 @@ static void expect_memory(const rank_t *r, const dp_replica_memory_t *m, int whi
     ck_assert_int_eq(bytes[(size_t)local * m->bytes], 77);
 }
 
+/* What a step does with the comm: exchanges, and a sum beside them. */
+static void run_others(rank_t *r)
+{
+    int32_t sent[RANKS_MOST][4], offsets[RANKS_MOST], counts[RANKS_MOST];
+    const int32_t n = r->job->ranks, *came;
+    int64_t sum;
+    const void *rows;
+
+    for (int times = 0; times < 5; times++) {
+        for (int32_t to = 0; to < n; to++) {
+            sent[to][0] = 100 * (int32_t)r->next + 10 * r->number + to;
+            offsets[to] = to;
+            counts[to] = 1;
+        }
+        sum = r->number;
+        expect_ok(r->comm_vt->exchange(r->others, r->next, sent, offsets, counts, &rows, &came, r->stream), "others");
+        expect_ok(r->comm_vt->all_reduce(r->comm, &sum, 1, DP_I64, r->stream), "others");
+        expect_ok(r->device_vt->synchronize(r->stream, -1), "others");
+        for (int32_t from = 0; from < n; from++) {
+            ck_assert_int_eq(came[from], 1);
+            ck_assert_int_eq(((const int32_t *)rows)[4 * from], 100 * (int32_t)r->next + 10 * from + r->number);
+        }
+        ck_assert_int_eq(sum, n * (n - 1) / 2);
+        expect_ok(r->comm_vt->exchange_release(r->others, r->next++, r->stream), "others");
+    }
+}
+
+static void move_once(rank_t *r, const int32_t *from, const int32_t *to, const dp_replica_memory_t *memories,
+                      uint64_t *sent)
+{
+    if (!r->job->beside) {
+        expect_ok(dp__replicas_move(r->replicas, from, to, memories, MEMORIES, sent), "move");
+        return;
+    }
+    expect_ok(dp__replicas_begin(r->replicas, from, to, memories, MEMORIES, sent), "begin");
+    run_others(r);
+    for (int m = 0; m < MEMORIES; m++)
+        expect_memory(r, &memories[m], m, from);
+    expect_refused(dp__replicas_move(r->replicas, from, to, memories, MEMORIES, NULL), DP_ERR_INVALID,
+                   "dp_moe_layer_place_end");
+    expect_ok(dp__replicas_end(r->replicas), "end");
+}
+
 static void move_about(rank_t *r)
 {
     static const size_t sizes[MEMORIES] = {24, 1,
@@ -204,7 +261,7 @@ static void move_about(rank_t *r)
         due = 0;
         for (int32_t i = 0; i < (int32_t)job->replicas; i++)
             due += !holds(from, i / local * local, local, to[i]);
-        expect_ok(dp__replicas_move(r->replicas, from, to, memories, MEMORIES, &sent), "move");
+        move_once(r, from, to, memories, &sent);
         ck_assert_uint_eq(sent, due * (24 + 1 + 150001));
         for (int m = 0; m < MEMORIES; m++)
             expect_memory(r, &memories[m], m, to);
@@ -235,6 +292,65 @@ START_TEST(what_belongs_to_an_expert_follows_it)
 
     job_run(&job, move_about);
     job_run(&large, move_about);
+    job.beside = large.beside = 1;
+    job_run(&job, move_about);
+    job_run(&large, move_about);
+}
+END_TEST
+
+START_TEST(experts_move_over_libfabric_as_well)
+{
+    job_t job = job_of(5, 30000, DP_F64);
+    const dp_plugin_t *plugin;
+
+    job.comm = "comm_ofi";
+    for (job.beside = 0; job.beside < 2 && dp_plugin_load("comm_ofi", &plugin) >= 0; job.beside++)
+        job_run(&job, move_about);
+}
+END_TEST
+
+/* ---- moves that nobody ends ---- */
+
+enum { HELD = 6000001 }; /* of one replica, in bytes */
+static char held[RANKS_MOST][2 * HELD];
+static int begun;
+
+static void leave_moving(rank_t *r)
+{
+    static const int32_t from[] = {0, 1, 2, 3, 4, 0, 1, 2}, to[] = {4, 3, 2, 1, 0, 2, 1, 0};
+    const dp_replica_memory_t memory = {.memory = held[r->number], .bytes = HELD};
+
+    memset(held[r->number], 40 + r->number, 2 * HELD);
+    expect_ok(dp__replicas_begin(r->replicas, from, to, &memory, 1, NULL), "begin");
+    __atomic_fetch_add(&begun, 1, __ATOMIC_RELEASE);
+}
+
+/* Rank 3 does not begin, and ends the job when the others have. */
+static void fail_moving(rank_t *r)
+{
+    const dp_host_t *host = dp_group_host(r->job->groups[r->number]);
+    size_t same = 0;
+
+    if (r->number == 3) {
+        while (__atomic_load_n(&begun, __ATOMIC_ACQUIRE) < 3)
+            sched_yield();
+        ck_assert_int_eq(host->abort_job(host, DP_ERR_PEER, "rank 3 does not begin"), DP_ERR_PEER);
+        return;
+    }
+    leave_moving(r);
+    expect_refused(dp__replicas_end(r->replicas), DP_ERR_PEER, "the old placement holds: close the pipeline");
+    expect_refused(dp__replicas_end(r->replicas), DP_ERR_PEER, "rank 3 does not begin");
+    for (size_t i = 0; i < 2 * HELD; i++)
+        same += held[r->number][i] == 40 + r->number;
+    ck_assert_uint_eq(same, 2 * HELD);
+}
+
+START_TEST(a_move_that_nobody_ends_is_dropped)
+{
+    job_t job = job_of(5, 30000, DP_F64);
+
+    begun = 0;
+    job_run(&job, _i ? fail_moving : leave_moving);
 }
 END_TEST
 
@@ -309,12 +425,6 @@ START_TEST(gradients_are_summed_in_one_order)
 END_TEST
 
 /* ---- refusals ---- */
-
-static void expect_refused(dp_status_t got, dp_status_t wanted, const char *word)
-{
-    ck_assert_msg(got == wanted, "%s: %s", dp_status_name(got), dp_last_error());
-    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(), word);
-}
 
 static void refuse(rank_t *r)
 {
@@ -437,6 +547,40 @@ static dp_status_t replicate(rank_t *r, const dp_moe_vt_t *vt, dp_moe_t *moe, co
     return dp__moe_layer_replicate(*layer, r->replicas, placement, part);
 }
 
+/* Two layers, of which one moves at a time. */
+static void move_layers(rank_t *r, dp_moe_layer_t *layer, const dp_part_t *part, const dp_replica_memory_t *memory)
+{
+    static const int32_t to[] = {0, 0}, bad[] = {0, 1};
+    double grads[64 + 5 + 8] = {0};
+    dp_moe_t moe = good_moe;
+    dp_part_t other_part = {.struct_size = sizeof(other_part)};
+    dp_moe_layer_t *other;
+    const uint64_t revision = *part->revision;
+
+    expect_ok(replicate(r, &moe_vt, &moe, to, &other, &other_part), "replicate");
+    expect_refused(dp_moe_layer_place_begin(NULL, to, memory, 1, NULL), DP_ERR_INVALID, "dp_moe_layer_place_begin");
+    expect_refused(dp_moe_layer_place_end(NULL), DP_ERR_INVALID, "dp_moe_layer_place_end");
+    expect_refused(dp_moe_layer_place_end(layer), DP_ERR_INVALID, "no move of this layer's experts has begun");
+    expect_refused(dp_moe_layer_place_begin(layer, bad, memory, 1, NULL), DP_ERR_INVALID, "expert 1");
+    expect_refused(dp_moe_layer_place_end(layer), DP_ERR_INVALID, "has begun");
+    expect_ok(dp_moe_layer_place_begin(layer, to, memory, 1, NULL), "begin");
+    expect_refused(dp_moe_layer_place_begin(layer, to, memory, 1, NULL), DP_ERR_INVALID, "dp_moe_layer_place_end");
+    expect_refused(dp_moe_layer_place(layer, to, memory, 1, NULL), DP_ERR_INVALID, "dp_moe_layer_place_end");
+    expect_refused(dp_moe_layer_place_begin(other, to, memory, 1, NULL), DP_ERR_INVALID, "dp_moe_layer_place_end");
+    expect_refused(dp_moe_layer_place(other, to, memory, 1, NULL), DP_ERR_INVALID, "dp_moe_layer_place_end");
+    expect_refused(dp_moe_layer_place_end(other), DP_ERR_INVALID, "has begun");
+    expect_refused(part->reduce(part->reduce_self, grads, r->stream), DP_ERR_INVALID, "a training step while");
+    ck_assert_uint_eq(*part->revision, revision);
+    expect_ok(dp_moe_layer_place_end(layer), "end");
+    ck_assert_uint_gt(*part->revision, revision);
+    expect_ok(part->reduce(part->reduce_self, grads, r->stream), "reduce");
+    expect_ok(r->device_vt->synchronize(r->stream, -1), "reduce");
+    expect_refused(dp_moe_layer_place_end(layer), DP_ERR_INVALID, "has begun");
+    expect_ok(dp_moe_layer_place_begin(other, to, memory, 1, NULL), "begin");
+    expect_ok(dp_moe_layer_place_end(other), "end");
+    dp_moe_layer_free(other);
+}
+
 static void use_layers(rank_t *r)
 {
     static const int32_t first[] = {0, 0}, bad[] = {0, 1};
@@ -462,10 +606,13 @@ static void use_layers(rank_t *r)
     const uint64_t revision = *part.revision;
     expect_ok(dp_moe_layer_place(layer, first, &memory, 1, NULL), "place");
     ck_assert_uint_gt(*part.revision, revision);
+    move_layers(r, layer, &part, &memory);
     dp_moe_layer_free(layer);
 
     expect_refused(replicate(r, &moe_vt, &moe, bad, &layer, &part), DP_ERR_INVALID, "expert 1");
     expect_refused(dp_moe_layer_place(layer, first, &memory, 1, NULL), DP_ERR_INVALID, "no replicated experts");
+    expect_refused(dp_moe_layer_place_begin(layer, first, &memory, 1, NULL), DP_ERR_INVALID, "no replicated experts");
+    expect_refused(dp_moe_layer_place_end(layer), DP_ERR_INVALID, "dp_moe_layer_place_end: the layer has no");
     dp_moe_layer_free(layer);
     moe.params[3].expert = 0; /* one expert of eight elements */
     expect_refused(replicate(r, &moe_vt, &moe, first, &layer, &part), DP_ERR_MISMATCH, "config.replicas 2");
@@ -508,6 +655,8 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, what_belongs_to_an_expert_follows_it, 0, SHAPES);
+    tcase_add_test(tc, experts_move_over_libfabric_as_well);
+    tcase_add_loop_test(tc, a_move_that_nobody_ends_is_dropped, 0, 2);
     tcase_add_loop_test(tc, gradients_are_summed_in_one_order, 0, 2 * SHAPES);
     tcase_add_test(tc, what_cannot_be_is_refused);
     tcase_add_test(tc, layers_with_replicas);

@@ -14,7 +14,9 @@
  * A gradient is summed in this order: micro-batches of a replica in rising order, halves, data
  * group, replicas of one rank in rising order, ranks in rising order. So one placement gives one
  * result, to the bit. Source: EPLB, https://github.com/deepseek-ai/EPLB; DeepSeek-V3 report, arXiv
- * 2412.19437, section 3.4. */
+ * 2412.19437, section 3.4.
+ *
+ * Since 0.2: dp_moe_layer_count, dp_moe_layer_place_begin, dp_moe_layer_place_end. */
 #ifndef DUALPIPE_REPLICAS_H
 #define DUALPIPE_REPLICAS_H
 
@@ -57,6 +59,33 @@ typedef struct dp_replica_memory {
 DP_API DP_CHECKED dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement,
                                                  const dp_replica_memory_t *memories, int32_t count,
                                                  uint64_t *sent_out);
+
+/**
+ * dp_moe_layer_place beside steps that have forwards alone. Begin puts the move under way and
+ * returns, end switches the placement. Steps between the two calls run under the old one. What
+ * arrives at this rank waits in spare device memory, as large as its replicas that change. Begin
+ * allocates it, end frees it. Begin waits where the move is more than a stream holds
+ * (dp_device_config_t.queue_length). One layer of a rank moves at a time.
+ *
+ * Nobody writes to the memories before end has returned. So a training step fails, DP_ERR_INVALID:
+ * what its update writes behind the copy would be lost, and its gradients would lie as the old
+ * placement has them. Captured steps (dp_pipeline_options_t.graph) want streams that are idle: place
+ * experts by dp_moe_layer_place there.
+ *
+ * Arguments and errors as of dp_moe_layer_place, but for the memories themselves all may go when
+ * begin returns. DP_ERR_INVALID also: a layer of this rank is moving. After DP_ERR_NOMEM or an error
+ * of comm or device close the pipeline: the other ranks wait for this one. [main] [collective] over
+ * the expert group
+ */
+DP_API DP_CHECKED dp_status_t dp_moe_layer_place_begin(dp_moe_layer_t *layer, const int32_t *placement,
+                                                       const dp_replica_memory_t *memories, int32_t count,
+                                                       uint64_t *sent_out);
+/** Between two steps, the same two on all ranks of the expert group. DP_ERR_INVALID: this layer is
+ *  not moving. A transfer of the move that failed is told here, or by a step before: the old
+ *  placement holds, the memories are as they were, and the pipeline is to be closed. A move that
+ *  nobody ends is dropped when the pipeline is closed. [main] [blocks] [collective] over the expert
+ *  group */
+DP_API DP_CHECKED dp_status_t dp_moe_layer_place_end(dp_moe_layer_t *layer);
 
 /** From the next step on the forwards of a layer add the tokens that chose each expert to loads
  *  [experts], memory of the device that the layer's rank computes on: what eplb.h plans with where
