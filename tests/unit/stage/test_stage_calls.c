@@ -332,7 +332,6 @@ static dp_status_t move_beside(void *arg)
         ck_assert_int_eq(dp__replicas_move(x->replicas, x->from, x->to, memories, 2, NULL), DP_ERR_INVALID);
         ck_assert_ptr_nonnull(strstr(dp_last_error(), "end that first, by dp_moe_layer_place_end"));
         status = dp__replicas_end(x->replicas);
-        ck_assert(status == DP_OK || x->large[0][99] == 7 || due < 0);
     }
     dp__replicas_close(x->replicas);
     all_is_given_back();
@@ -365,7 +364,9 @@ START_TEST(replicas_move_beside_steps)
         ck_assert_int_eq(oom_live(), 0);
         oom_uninstall();
         ck_assert_int_eq(dp__replicas_begin(x.replicas, x.from, x.to, NULL, 0, NULL), DP_OK);
-        dp__replicas_close(x.replicas); /* nobody ends it */
+        ncalls = 0;
+        dp__replicas_close(x.replicas); /* nobody ends it: close waits for what is under way */
+        ck_assert_int_eq(ncalls, 1);
     }
     all_is_given_back();
 }

@@ -69,13 +69,13 @@ DP_API DP_CHECKED dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const in
  *
  * Nobody writes to the memories before end has returned. So a training step fails, DP_ERR_INVALID:
  * what its update writes behind the copy would be lost, and its gradients would lie as the old
- * placement has them. Captured steps (dp_pipeline_options_t.graph) want streams that are idle: place
- * experts by dp_moe_layer_place there.
+ * placement has them. Captured steps (dp_pipeline_options_t.graph) want streams that are idle:
+ * there place experts by dp_moe_layer_place.
  *
  * Arguments and errors as of dp_moe_layer_place, but for the memories themselves all may go when
- * begin returns. DP_ERR_INVALID also: a layer of this rank is moving. After DP_ERR_NOMEM or an error
- * of comm or device close the pipeline: the other ranks wait for this one. [main] [collective] over
- * the expert group
+ * begin returns. DP_ERR_INVALID also: a layer of this rank is moving. After DP_ERR_NOMEM or an
+ * error of comm or device close the pipeline: the other ranks wait for this one. [main]
+ * [collective] over the expert group
  */
 DP_API DP_CHECKED dp_status_t dp_moe_layer_place_begin(dp_moe_layer_t *layer, const int32_t *placement,
                                                        const dp_replica_memory_t *memories, int32_t count,
