@@ -51,6 +51,11 @@ static progress_t *progress_of(const greedy_t *g, int32_t rank, int32_t chunk)
     return &g->progress[(int64_t)rank * g->shape->chunks + chunk];
 }
 
+static double share_of(const greedy_t *g, int32_t rank, int32_t chunk)
+{
+    return g->shape->share[(int64_t)rank * g->shape->chunks + chunk];
+}
+
 /* When the next forward of a chunk may start; infinite: not yet known, or not allowed. */
 static double forward_start(const greedy_t *g, int32_t rank, int32_t chunk)
 {
@@ -62,7 +67,7 @@ static double forward_start(const greedy_t *g, int32_t rank, int32_t chunk)
     double limit = fmax(1.0, g->rules->reach * (stages - place->stage) + g->rules->more), ready;
 
     if (p->forwards == shape->path_microbatches || p->forwards - p->backwards >= limit ||
-        (g->cap >= 0.0 && g->timer->held[rank] + shape->share > g->cap + 1e-9))
+        (g->cap >= 0.0 && g->timer->held[rank] + share_of(g, rank, chunk) > g->cap + 1e-9))
         return INFINITY;
     ready = dp__timer_ready(g->timer, shape, rank, DP_OP_F, chunk, p->forwards);
     return ready < 0.0 ? INFINITY : fmax(ready, g->timer->free[rank]);
@@ -158,7 +163,7 @@ static choice_t choose_next(const greedy_t *g, int32_t rank)
 static void commit_choice(greedy_t *g, int32_t rank, const choice_t *choice)
 {
     const dp_op_t *op = &choice->op;
-    double end = choice->start + dp__shape_cost(g->shape, rank, op), share = g->shape->share;
+    double end = choice->start + dp__shape_cost(g->shape, rank, op);
     bool pair = op->kind == DP_OP_FB, backward = op->kind == DP_OP_B || op->kind == DP_OP_I;
     int32_t back_chunk = pair ? op->chunk2 : op->chunk, back_mb = pair ? op->microbatch2 : op->microbatch;
 
@@ -166,7 +171,7 @@ static void commit_choice(greedy_t *g, int32_t rank, const choice_t *choice)
     g->timer->free[rank] = end;
     if (op->kind == DP_OP_F || pair) {
         g->timer->forward[cell_of(g, rank, op->chunk, op->microbatch)] = end;
-        g->timer->held[rank] += share;
+        g->timer->held[rank] += share_of(g, rank, op->chunk);
         progress_of(g, rank, op->chunk)->forwards++;
     }
     if (backward || pair) {
@@ -174,7 +179,7 @@ static void commit_choice(greedy_t *g, int32_t rank, const choice_t *choice)
         progress_of(g, rank, back_chunk)->backwards++;
     }
     if (op->kind == DP_OP_B || op->kind == DP_OP_W || pair) {
-        g->timer->held[rank] -= share;
+        g->timer->held[rank] -= share_of(g, rank, back_chunk);
         progress_of(g, rank, back_chunk)->weights++;
     }
 }

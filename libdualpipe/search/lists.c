@@ -42,7 +42,6 @@ dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *cost
                            .microbatches = schedule->microbatches,
                            .chunks = schedule->chunks,
                            .path_microbatches = dp_schedule_path_microbatches(schedule, 0),
-                           .share = part,
                            .cost = {costs->f * part, dp_costs_backward(costs) * part, costs->i * part, costs->w * part,
                                     dp_costs_pair(costs) * part},
                            .costs = costs,
@@ -50,12 +49,14 @@ dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *cost
                            .barrier = costs->barrier != 0.0};
     if (costs->f + dp_costs_backward(costs) > 0.0)
         shape->forward_share = costs->f / (costs->f + dp_costs_backward(costs));
-    shape->places = dp__calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
-    if (shape->places == NULL)
+    if (!dp__arrays(DP__ARRAY(shape->places, rank_chunk(shape, schedule->ranks, 0)),
+                    DP__ARRAY(shape->share, rank_chunk(shape, schedule->ranks, 0))))
         return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", schedule->ranks);
     for (int32_t r = 0; r < schedule->ranks; r++)
-        for (int32_t c = 0; c < schedule->chunks; c++)
+        for (int32_t c = 0; c < schedule->chunks; c++) {
             dp_schedule_place(schedule, r, c, &shape->places[rank_chunk(shape, r, c)]);
+            shape->share[rank_chunk(shape, r, c)] = part;
+        }
     return DP_OK;
 }
 
@@ -200,6 +201,7 @@ static void finish_pass(pass_t *pass, bool forward, int32_t rank, int32_t chunk,
 static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
 {
     dp__list_timer_t *timer = pass->timer;
+    const double *share = &pass->shape->share[rank_chunk(pass->shape, rank, 0)];
     bool pair = op->kind == DP_OP_FB;
     double when = dp__timer_ready(timer, pass->shape, rank, pair ? DP_OP_F : op->kind, op->chunk, op->microbatch), end;
     double when2 = pair ? dp__timer_ready(timer, pass->shape, rank, DP_OP_B, op->chunk2, op->microbatch2) : 0.0;
@@ -212,7 +214,7 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
         timer->start[rank] = when;
     timer->free[rank] = end;
     if (op->kind == DP_OP_F || pair) {
-        timer->held[rank] += pass->shape->share;
+        timer->held[rank] += share[op->chunk];
         *peak = fmax(*peak, timer->held[rank]);
         finish_pass(pass, true, rank, op->chunk, op->microbatch, end);
     }
@@ -221,7 +223,7 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
     if (pair)
         finish_pass(pass, false, rank, op->chunk2, op->microbatch2, end);
     if (op->kind == DP_OP_B || op->kind == DP_OP_W || pair)
-        timer->held[rank] -= pass->shape->share;
+        timer->held[rank] -= share[pair ? op->chunk2 : op->chunk];
     return true;
 }
 

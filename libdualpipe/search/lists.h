@@ -12,13 +12,15 @@ typedef struct dp__shape {
     dp_placement_t placement;
     int32_t ranks, microbatches, chunks;
     int32_t path_microbatches;
-    double share;            /* of a rank's stage inputs that a chunk holds */
     double cost[5];          /* of a chunk, by dp_op_kind_t, */
     const double *scale;     /* times these, by stage; borrowed from the costs; NULL: 1 */
     double forward_share;    /* of a pair's time, by its forward's scale */
     const dp_costs_t *costs; /* borrowed */
     bool barrier;
     dp_place_t *places; /* [ranks * chunks] */
+    /* [ranks * chunks] what a chunk holds of a micro-batch: part of its rank's stage inputs, or in
+     * another unit, which is that of the cap then */
+    double *share;
 } dp__shape_t;
 
 /* Ordered operations of every rank, ops[rank * room] on. */
@@ -66,7 +68,7 @@ void dp__timer_clear(dp__list_timer_t *timer);
 double dp__timer_ready(const dp__list_timer_t *timer, const dp__shape_t *shape, int32_t rank, int kind, int32_t chunk,
                        int32_t microbatch);
 /* Every operation as early as its data allow, transfers without limit but in order: what a rank
- * makes first its neighbour has to use first. cap: activations of a rank, negative: none. */
+ * makes first its neighbour has to use first. cap: of what a rank holds, negative: none. */
 dp__timing_t dp__timer_run(dp__list_timer_t *timer, const dp__shape_t *shape, const dp__lists_t *lists, double cap);
 
 #endif

@@ -4,6 +4,7 @@
  * which a table finds, and with equal numbers of layers, and moves cuts as long as the simulated
  * step gets shorter: stages that are not alike wait for each other in other ways than for the
  * dearest one alone. */
+#include "simulate/partition.h"
 #include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
@@ -19,12 +20,23 @@
 
 typedef struct search {
     const dp_partition_request_t *request;
+    const dp__cut_rules_t *rules; /* NULL: every cut may be */
     dp_costs_t costs;
     int32_t layers, stages;
     double *before;         /* [layers + 1] cost of all layers before this one */
     double *scale;          /* [stages] */
     int32_t *first, *found; /* [stages + 1] */
 } search_t;
+
+/* Of a cut: what may not be comes behind all that may. */
+typedef struct score {
+    double excess, step;
+} score_t;
+
+static bool is_better(score_t a, score_t than)
+{
+    return a.excess < than.excess || (a.excess <= than.excess && a.step < than.step * (1 - GAIN));
+}
 
 static double cost_of_layers(const search_t *s, int32_t from, int32_t to)
 {
@@ -33,8 +45,9 @@ static double cost_of_layers(const search_t *s, int32_t from, int32_t to)
 
 /* ---- the cheapest dearest stage ---- */
 
-/* best[k][n]: dearest of k stages that hold the first n layers. */
-static dp_status_t cut_evenly(search_t *s)
+/* best[k][n]: dearest of k stages that hold the first n layers, infinite when none holds as few as
+ * `most` says. *done_out: there is such a cut. */
+static dp_status_t cut_evenly(search_t *s, const int32_t *most, bool *done_out)
 {
     size_t row = (size_t)s->layers + 1;
     size_t places = (size_t)(s->stages + 1) * row;
@@ -51,7 +64,7 @@ static dp_status_t cut_evenly(search_t *s)
 
             *here = INFINITY;
             /* The last stage grows as m falls, until it is the dearest. */
-            for (int32_t m = n - 1; m >= k - 1; m--) {
+            for (int32_t m = n - 1; m >= k - 1 && (most == NULL || n - m <= most[k - 1]); m--) {
                 double last = cost_of_layers(s, m, n), dearest = fmax(best[(size_t)(k - 1) * row + (size_t)m], last);
 
                 if (dearest < *here) {
@@ -62,8 +75,9 @@ static dp_status_t cut_evenly(search_t *s)
                     break;
             }
         }
+    *done_out = best[places - 1] < INFINITY;
     s->first[s->stages] = s->layers;
-    for (int32_t k = s->stages; k > 0; k--)
+    for (int32_t k = s->stages; k > 0 && *done_out; k--)
         s->first[k - 1] = from[(size_t)k * row + (size_t)s->first[k]];
     dp__free(best);
     return DP_OK;
@@ -71,7 +85,7 @@ static dp_status_t cut_evenly(search_t *s)
 
 /* ---- moves ---- */
 
-static dp_status_t step_of(search_t *s, double *step_out)
+static dp_status_t score_cut(search_t *s, score_t *score_out)
 {
     dp_simulation_t result = {.struct_size = sizeof(result)};
     double mean = s->before[s->layers] / s->stages;
@@ -80,7 +94,7 @@ static dp_status_t step_of(search_t *s, double *step_out)
     for (int32_t i = 0; i < s->stages; i++)
         s->scale[i] = cost_of_layers(s, s->first[i], s->first[i + 1]) / mean;
     status = dp_simulate(s->request->program, &s->costs, 0, &result);
-    *step_out = result.step_time;
+    *score_out = (score_t){s->rules != NULL ? s->rules->excess(s->rules->user, s->first) : 0.0, result.step_time};
     dp_simulation_clear(&result);
     return status;
 }
@@ -90,18 +104,20 @@ static bool has_layers(const search_t *s, int32_t cut)
     return s->first[cut - 1] < s->first[cut] && s->first[cut] < s->first[cut + 1];
 }
 
-/* Moves cut a by `by_a` layers and cut b by `by_b`, and keeps that when the step gets shorter. */
-static dp_status_t try_move(search_t *s, int32_t a, int32_t by_a, int32_t b, int32_t by_b, double *step, bool *better)
+/* Moves cut a by `by_a` layers and cut b by `by_b`, and keeps that when the score gets better. */
+static dp_status_t try_move(search_t *s, int32_t a, int32_t by_a, int32_t b, int32_t by_b, score_t *score, bool *better)
 {
-    double now = INFINITY;
+    score_t now = {INFINITY, INFINITY};
     dp_status_t status = DP_OK;
 
+    if (s->rules != NULL && !s->rules->has_time(s->rules->user))
+        return DP_OK;
     s->first[a] += by_a;
     s->first[b] += by_b;
     if (has_layers(s, a) && has_layers(s, b))
-        status = step_of(s, &now);
-    if (status == DP_OK && now < *step * (1 - GAIN)) {
-        *step = now;
+        status = score_cut(s, &now);
+    if (status == DP_OK && is_better(now, *score)) {
+        *score = now;
         *better = true;
         return DP_OK;
     }
@@ -111,52 +127,62 @@ static dp_status_t try_move(search_t *s, int32_t a, int32_t by_a, int32_t b, int
 }
 
 /* Single cuts by one and two layers; when none helps, pairs of them that are near each other. */
-static dp_status_t improve_cuts(search_t *s, double *step, bool *better)
+static dp_status_t improve_cuts(search_t *s, score_t *score, bool *better)
 {
     static const int32_t ways[] = {1, -1, 2, -2};
     dp_status_t status = DP_OK;
 
     for (int32_t a = 1; a < s->stages && status == DP_OK; a++)
         for (int w = 0; w < 4 && status == DP_OK; w++)
-            status = try_move(s, a, ways[w], a, 0, step, better);
+            status = try_move(s, a, ways[w], a, 0, score, better);
     for (int32_t a = 1; a < s->stages && status == DP_OK && !*better; a++)
         for (int32_t b = a + 1; b < s->stages && b <= a + NEAR && status == DP_OK && !*better; b++)
             for (int w = 0; w < 16 && status == DP_OK && !*better; w++)
-                status = try_move(s, a, ways[w & 3], b, ways[w >> 2], step, better);
+                status = try_move(s, a, ways[w & 3], b, ways[w >> 2], score, better);
     return status;
 }
 
-static dp_status_t descend_cuts(search_t *s, double *step_out)
+/* From s->first; keeps the end when it is the best so far. */
+static dp_status_t descend_cuts(search_t *s, score_t *best)
 {
     bool better = true;
-    dp_status_t status = step_of(s, step_out);
+    score_t score;
+    dp_status_t status = score_cut(s, &score);
 
     while (status == DP_OK && better) {
         better = false;
-        status = improve_cuts(s, step_out, &better);
+        status = improve_cuts(s, &score, &better);
+    }
+    if (status == DP_OK && is_better(score, *best)) {
+        *best = score;
+        memcpy(s->found, s->first, ((size_t)s->stages + 1) * sizeof(*s->found));
     }
     return status;
 }
 
-/* From both beginnings; the better end counts. */
-static dp_status_t search_partition(search_t *s, int32_t *first_out, double *step_out)
+/* From all beginnings; the best end counts. */
+static dp_status_t search_partition(search_t *s, score_t *best)
 {
-    size_t bytes = ((size_t)s->stages + 1) * sizeof(*first_out);
-    double step;
-    dp_status_t status = cut_evenly(s);
+    const dp__cut_rules_t *rules = s->rules;
+    bool done;
+    dp_status_t status;
 
+    *best = (score_t){INFINITY, INFINITY};
+    if (rules != NULL && rules->begin != NULL) {
+        memcpy(s->first, rules->begin, ((size_t)s->stages + 1) * sizeof(*s->first));
+        return descend_cuts(s, best);
+    }
+    status = cut_evenly(s, NULL, &done);
     if (status == DP_OK)
-        status = descend_cuts(s, step_out);
-    memcpy(first_out, s->first, bytes);
+        status = descend_cuts(s, best);
     for (int32_t i = 0; i <= s->stages; i++)
         s->first[i] = (int32_t)((int64_t)s->layers * i / s->stages);
     if (status == DP_OK)
-        status = descend_cuts(s, &step);
-    if (status == DP_OK && step < *step_out * (1 - GAIN)) {
-        *step_out = step;
-        memcpy(first_out, s->first, bytes);
-    }
-    return status;
+        status = descend_cuts(s, best);
+    if (status < 0 || rules == NULL || rules->most == NULL)
+        return status;
+    status = cut_evenly(s, rules->most, &done);
+    return status == DP_OK && done ? descend_cuts(s, best) : status;
 }
 
 /* ---- the call ---- */
@@ -177,9 +203,15 @@ static dp_status_t prepare_search(search_t *s)
 
 dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_out, double *step_out)
 {
+    return dp__partition(request, NULL, first_out, step_out);
+}
+
+dp_status_t dp__partition(const dp_partition_request_t *request, const dp__cut_rules_t *rules, int32_t *first_out,
+                          double *step_out)
+{
     dp_partition_request_t own;
-    search_t s = {.request = &own};
-    double step = 0;
+    search_t s = {.request = &own, .rules = rules};
+    score_t best;
     dp_status_t status = DP_OK;
 
     DO(dp__take("partition request", dp_partition_request_t, DP_PARTITION_REQUEST_MIN, &own, request));
@@ -202,11 +234,11 @@ dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_o
     if (status == DP_OK)
         status = prepare_search(&s);
     if (status == DP_OK)
-        status = search_partition(&s, s.found, &step);
+        status = search_partition(&s, &best);
     if (status == DP_OK) {
         memcpy(first_out, s.found, ((size_t)s.stages + 1) * sizeof(*first_out));
         if (step_out != NULL)
-            *step_out = step;
+            *step_out = best.step;
     }
     dp__free(s.before);
     return status;

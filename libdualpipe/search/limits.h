@@ -1,0 +1,26 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * limits.h: how much memory each rank has, and how much a schedule takes of it. */
+#ifndef DP_SEARCH_LIMITS_H
+#define DP_SEARCH_LIMITS_H
+
+#include <dualpipe/schedule.h>
+
+/* In bytes, or in micro-batches' activations of a rank. */
+typedef struct dp__limits {
+    double *caps;       /* [ranks] infinite: none */
+    double activations; /* of a micro-batch on a rank with the mean stages */
+    double weights;     /* of a copy there */
+} dp__limits_t;
+
+/* What a micro-batch on each chunk takes of what the weights leave of its rank's memory, infinite
+ * where they leave nothing, 0 without limit. parts: [stages] beside the mean stage; NULL: alike. */
+void dp__limits_shares(const dp__limits_t *limits, const dp_schedule_t *schedule, const double *parts,
+                       double *share_out);
+/* memory_out: [ranks] the most that each holds at once, weights included. */
+dp_status_t dp__limits_measure(const dp__limits_t *limits, const dp_schedule_t *schedule, const double *parts,
+                               double *memory_out);
+/* By how much of its limit each rank is beyond it, all ranks together; 0: it fits. */
+double dp__limits_excess(const dp__limits_t *limits, const double *memory, int32_t ranks);
+
+#endif
