@@ -143,6 +143,32 @@ on every lane. `simulate` shows what that costs the others, `compare` and `searc
 bears it best, `partition` gives such a rank fewer layers, and `dualpipe demo` runs it: the rank's
 segments sleep so much longer.
 
+## Layers, order and memory in one
+
+`dualpipe search --layers 1x61,5.45` looks for the cut of the layers together with the order. Every
+schedule gets the cut that suits it, annealing moves a layer at times, and behind a plan of segments
+the cut moves once more. `--chunks 2,3,4` says with how many chunks interleaved schedules are tried.
+Memory is in bytes: a stage has bytes by the number of its layers, and weights count twice where a
+rank has two copies. Ranks may differ:
+
+    dualpipe search --ranks 4 --microbatches 16 --layers 1x30,3 --chunks 2,3,4 \
+        --activation-bytes 4GiB --weight-bytes 24GiB --memory 64GiB,2:40GiB --output mine.tsv
+
+It prints what it found, the runners-up, and two lines for `simulate` and `verify`. `--stage-scale`
+says what each stage takes, `--partition` by how many layers it has bytes. The planner of segments
+knows one limit for all ranks, so a plan keeps the tightest one.
+
+`--frontier` shows what a GiB buys. It searches under one limit after the other, each below what was
+found before, in the time of `--seconds` together:
+
+END
+frontier="search --ranks 8 --microbatches 32 --activation-bytes 4GiB --weight-bytes 24GiB --frontier --seconds 60"
+printf '    dualpipe %s\n' "$frontier" | sed 's/ --frontier/ \\\n        --frontier/'
+"$dualpipe" $frontier --picture "$folder/schedules/frontier.png" | sed -n 's/^./    &/p; /^$/q'
+cat <<'END'
+
+![The shortest step found in each memory](schedules/frontier.png)
+
 ## Simulated and measured
 
 `dualpipe demo` runs schedules in the engine with segments that sleep their cost. So every rank has

@@ -117,6 +117,97 @@ static int read_rank_scale(const command_t *command, const option_row_t *row, vo
                                     : args_failed(args, status);
 }
 
+/* 80GiB,3:40GiB: of a device, and of ranks that have another. */
+static int read_memory(const command_t *command, const option_row_t *row, void *into, const char *text)
+{
+    args_t *args = into;
+    option_row_t one = *row;
+    char item[64];
+
+    free(args->rank_memory); /* of two lists the later one counts */
+    args->rank_memory = NULL;
+    args->memory = -1.0;
+    args->capped = 0;
+    for (const char *at = text; at != NULL; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
+        char *end = item;
+        long rank = -1;
+
+        snprintf(item, sizeof(item), "%.*s", (int)strcspn(at, ","), at);
+        if (strchr(item, ':') != NULL) {
+            rank = item[0] >= '0' && item[0] <= '9' ? strtol(item, &end, 10) : DP_MAX_RANKS;
+            if (args->rank_memory == NULL && (args->rank_memory = calloc(DP_MAX_RANKS, sizeof(double))) == NULL)
+                return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for the memory of %d ranks", DP_MAX_RANKS));
+        }
+        if (rank < 0 ? at != text : rank >= DP_MAX_RANKS || *end++ != ':' || args->rank_memory[rank] != 0.0)
+            return args_usage(args,
+                              "--memory %s: at \"%s\": a size, and behind it ranks with another, each at most once, as "
+                              "in 80GiB,3:40GiB, are expected",
+                              text, item);
+        one.at = rank < 0 ? offsetof(args_t, memory) : 0;
+        if (size_read(command, &one, rank < 0 ? (void *)args : (void *)&args->rank_memory[rank], end) != CMD_OK)
+            return CMD_USAGE;
+        if (rank >= 0 && args->rank_memory[rank] == 0.0)
+            return args_usage(args, "--memory %s: rank %ld has none", text, rank);
+        args->capped = rank >= args->capped ? (int32_t)rank + 1 : args->capped;
+    }
+    return CMD_OK;
+}
+
+double args_memory_of(const args_t *args, int32_t rank)
+{
+    return rank < args->capped && args->rank_memory[rank] > 0.0 ? args->rank_memory[rank] : args->memory;
+}
+
+/* 8,8,7 */
+static int read_parts(const command_t *command, const option_row_t *row, void *into, const char *text)
+{
+    enum { MOST = DP_MAX_RANKS * DP_MAX_CHUNKS };
+    args_t *args = into;
+    const char *at = text;
+    char *end;
+    double all = 0.0;
+
+    (void)command, (void)row;
+    free(args->parts); /* of two lists the later one counts */
+    args->parts = calloc(strlen(text) / 2 + 1, sizeof(*args->parts));
+    args->nparts = 0;
+    if (args->parts == NULL)
+        return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for the parts of a model"));
+    do {
+        long layers = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
+
+        if (layers < 1 || layers > INT32_MAX || (*end != ',' && *end != 0) || args->nparts == MOST)
+            return args_usage(args, "--partition %s: the layers of each stage, as in 8,8,7, are expected", text);
+        args->parts[args->nparts++] = (double)layers;
+        all += (double)layers;
+        at = end + 1;
+    } while (*end == ',');
+    for (int32_t s = 0; s < args->nparts; s++)
+        args->parts[s] *= args->nparts / all;
+    return CMD_OK;
+}
+
+/* 2,4,8 */
+static int read_chunks(const command_t *command, const option_row_t *row, void *into, const char *text)
+{
+    args_t *args = into;
+    const char *at = text;
+    char *end;
+    int count = 0;
+
+    memset(args->each_chunks, 0, sizeof(args->each_chunks));
+    do {
+        long chunks = strtol(at, &end, 10);
+
+        if (end == at || chunks < 1 || chunks > DP_MAX_CHUNKS || (*end != ',' && *end != '\0') || count == ARGS_CHUNKS)
+            return command_usage(command, "--%s %s: at most %d numbers from 1 to %d, as 2,4, are expected", row->name,
+                                 text, ARGS_CHUNKS, DP_MAX_CHUNKS);
+        args->each_chunks[count++] = (int32_t)chunks;
+        at = end + 1;
+    } while (*end == ',');
+    return CMD_OK;
+}
+
 /* What --recompute says beside the costs. Where no R was measured, a segment does its forward once
  * more; an expert that, without the last of its three products. */
 static int price_recompute(args_t *args)
@@ -420,10 +511,18 @@ const option_row_t args_bytes[] = {
     {.name = "memory",
      .value = "SIZE",
      .kind = OPTION_READ,
-     .read = size_read,
-     .at = AT(memory),
-     .help = "of a device, as 80GiB: what does not fit into it is refused; goes with one of these"},
+     .read = read_memory,
+     .help = "of a device, as 80GiB, and behind it ranks that have another, as 80GiB,3:40GiB: what does not fit is "
+             "refused; goes with one of these"},
     {.kind = OPTION_END}};
+
+const option_row_t args_parts[] = {{.name = "partition",
+                                    .value = "LIST",
+                                    .kind = OPTION_READ,
+                                    .read = read_parts,
+                                    .help = "layers of each stage, as in 8,8,7, by which stages have bytes; without "
+                                            "it they are alike"},
+                                   {.kind = OPTION_END}};
 
 const option_row_t args_deferred[] = {{.name = "deferred-bytes",
                                        .value = "SIZE",
@@ -446,6 +545,14 @@ const option_row_t args_seed[] = {{.name = "seed",
                                    .help = "of what is tried by chance: another one, other tries (1)"},
                                   {.kind = OPTION_END}};
 
+const option_row_t args_chunk_list[] = {{.name = "chunks",
+                                         .value = "LIST",
+                                         .kind = OPTION_READ,
+                                         .read = read_chunks,
+                                         .start = "2,4",
+                                         .help = "chunks a rank with which interleaved methods are tried"},
+                                        {.kind = OPTION_END}};
+
 const option_row_t args_output[] = {{.name = "output",
                                      .value = "FILE",
                                      .kind = OPTION_TEXT,
@@ -457,10 +564,13 @@ const option_row_t args_output[] = {{.name = "output",
 
 int args_check_ranks(const args_t *args, int32_t ranks)
 {
-    if (args->scaled <= ranks)
+    const bool scaled = args->scaled > ranks;
+
+    if (!scaled && args->capped <= ranks)
         return CMD_OK;
-    return args_usage(args, "--rank-scale %d:...: there %s %d rank%s, from 0", args->scaled - 1,
-                      ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+    return args_usage(args, "--%s %d:...: there %s %d rank%s, from 0", scaled ? "rank-scale" : "memory",
+                      (scaled ? args->scaled : args->capped) - 1, ranks == 1 ? "is" : "are", ranks,
+                      ranks == 1 ? "" : "s");
 }
 
 /* What was given has to make a whole: a method with its sizes, or a file. */
@@ -484,8 +594,9 @@ static int check_args(const args_t *args)
     if ((options & ARG_PLAN) != 0 && args->overlap != OVERLAP_PLANNED &&
         (args->memory_cap >= 0.0 || args->seconds > 0.0))
         return args_usage(args, "--memory-cap and --seconds go with --overlap planned");
-    if (args->memory >= 0.0 && !args_in_bytes(args))
-        return args_usage(args, "--memory goes with --activation-bytes or --weight-bytes");
+    if ((args->memory >= 0.0 || args->capped > 0 || args->parts != NULL) && !args_in_bytes(args))
+        return args_usage(args, "--%s goes with --activation-bytes or --weight-bytes",
+                          args->parts != NULL ? "partition" : "memory");
     if (args->inference != 0 && args->overlap == OVERLAP_NONE)
         return args_usage(args, "either --inference or --overlap none");
     if (args->rank >= 0 && args->ranks > 0 && args->rank >= args->ranks)
@@ -522,5 +633,7 @@ void args_clear(args_t *args)
     cost_keys_clear(&args->cost_keys);
     free(args->layers);
     free(args->rank_scale);
+    free(args->rank_memory);
+    free(args->parts);
     topology_clear(&args->topology);
 }

@@ -53,27 +53,36 @@ typedef struct args {
     double memory_cap;                                     /* negative: none */
     double activation_bytes, deferred_bytes, weight_bytes; /* negative: not given */
     double memory;                                         /* of a device; negative: not given */
-    double seconds;                                        /* 0: not given */
+    double *rank_memory;                                   /* [DP_MAX_RANKS] of each, 0: as all; NULL: not given */
+    int32_t capped;                                        /* rank_memory names no rank from this one on */
+    double *parts; /* [nparts] layers of each stage beside the mean; NULL: not given */
+    int32_t nparts;
+    double seconds; /* 0: not given */
     int32_t overlap;
     int32_t recompute; /* dp_recompute_t; -1: not given, costs of R count as they are */
     int64_t seed;
     int32_t placement; /* 0: any, else 1 more than its number */
     int32_t weights;   /* most copies on a rank */
+    bool frontier;
+    const char *picture; /* NULL: not given */
 } args_t;
 
 /* Options that several commands share; their members are those of args_t. */
 extern const option_row_t args_method[], args_inference[], args_sizes[], args_cost[], args_scales[], args_layers[],
     args_ranks[], args_recompute[], args_lanes[], args_topology[], args_transport[], args_overlap[], args_memory[],
-    args_bytes[], args_deferred[], args_seed[], args_output[];
+    args_bytes[], args_parts[], args_deferred[], args_seed[], args_chunk_list[], args_output[];
 
 /* Whether memory is counted in bytes. */
 bool args_in_bytes(const args_t *args);
+/* --memory of a rank; negative: without limit. */
+double args_memory_of(const args_t *args, int32_t rank);
 
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown,
  * or an error. */
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out);
 void args_clear(args_t *args);
-/* CMD_OK, or it was said that --rank-scale names a rank that so many ranks do not have. */
+/* CMD_OK, or it was said that --rank-scale or --memory names a rank that so many ranks do not
+ * have. */
 int args_check_ranks(const args_t *args, int32_t ranks);
 
 /* As command_usage() and command_failed(). */

@@ -1,40 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * cmd_compare.c: dualpipe compare: all schedules that fit, by step time. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "commands.h"
 #include "comparison.h"
 
-/* 2,4,8 */
-static int read_chunks(const command_t *command, const option_row_t *row, void *into, const char *text)
-{
-    args_t *args = into;
-    const char *at = text;
-    char *end;
-    int count = 0;
-
-    memset(args->each_chunks, 0, sizeof(args->each_chunks));
-    do {
-        long chunks = strtol(at, &end, 10);
-
-        if (end == at || chunks < 1 || chunks > DP_MAX_CHUNKS || (*end != ',' && *end != '\0') || count == ARGS_CHUNKS)
-            return command_usage(command, "--%s %s: at most %d numbers from 1 to %d, as 2,4, are expected", row->name,
-                                 text, ARGS_CHUNKS, DP_MAX_CHUNKS);
-        args->each_chunks[count++] = (int32_t)chunks;
-        at = end + 1;
-    } while (*end == ',');
-    return CMD_OK;
-}
-
-static const option_row_t compare_options[] = {{.name = "chunks",
-                                                .value = "LIST",
-                                                .kind = OPTION_READ,
-                                                .read = read_chunks,
-                                                .start = "2,4",
-                                                .help = "chunks a rank with which interleaved methods are tried"},
-                                               {.name = "format",
+static const option_row_t compare_options[] = {{.name = "format",
                                                 .value = "F",
                                                 .kind = OPTION_READ,
                                                 .read = format_read,
@@ -43,9 +13,9 @@ static const option_row_t compare_options[] = {{.name = "chunks",
                                                 .help = "text (default), json, csv, markdown, svg, png, pdf"},
                                                {.kind = OPTION_END}};
 static const option_row_t *const compare_tables[] = {
-    args_sizes,    args_cost,       args_scales,    args_layers, args_ranks,    args_recompute,
-    args_lanes,    args_overlap,    args_memory,    args_bytes,  args_deferred, args_seed,
-    args_topology, compare_options, args_transport, args_output, NULL};
+    args_sizes,    args_cost,       args_scales,     args_layers,    args_ranks,    args_recompute,
+    args_lanes,    args_overlap,    args_memory,     args_bytes,     args_deferred, args_seed,
+    args_topology, args_chunk_list, compare_options, args_transport, args_output,   NULL};
 
 const command_t command_compare = {
     .name = "compare",
@@ -80,6 +50,9 @@ static int run_compare(const args_t *args)
 
     if (args->scales_given && args->layers != NULL)
         return args_usage(args, "either --stage-scale or --layers");
+    if (args->capped > 0)
+        return args_usage(args, "--memory %d:...: ranks with another memory are for search, simulate and verify",
+                          args->capped - 1);
     if (!args->scales_given)
         plan_leave_scales(args);
     status = comparison_make(&table);

@@ -23,9 +23,9 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
 static const option_row_t *const simulate_tables[] = {
-    args_method,    args_inference, args_sizes,     args_cost,        args_scales, args_ranks,
-    args_recompute, args_lanes,     args_overlap,   args_memory,      args_bytes,  args_deferred,
-    args_seed,      args_topology,  args_transport, simulate_options, args_output, NULL};
+    args_method,   args_inference, args_sizes,       args_cost,   args_scales,   args_ranks, args_recompute,
+    args_lanes,    args_overlap,   args_memory,      args_bytes,  args_deferred, args_parts, args_seed,
+    args_topology, args_transport, simulate_options, args_output, NULL};
 
 const command_t command_simulate = {
     .name = "simulate",
@@ -294,9 +294,10 @@ static int run_simulation(const args_t *args)
     plan_t plan;
     output_t output;
     int code = plan_simulation(args, &plan, true);
+    dp_status_t fits = code == CMD_OK ? memory_check(args, plan.schedule) : DP_OK;
 
-    if (code == CMD_OK && memory_check(args, plan.schedule) < 0)
-        code = args_failed(args, DP_ERR_REJECTED);
+    if (fits < 0)
+        code = args_failed(args, fits);
     if (code == CMD_OK) {
         dp_status_t status = output_open(&output, args->output);
 

@@ -21,7 +21,8 @@ static const option_row_t verify_options[] = {
      .help = "reject when a rank holds more than N micro-batches' activations at once, in units of one rank's stage "
              "inputs"},
     {.kind = OPTION_END}};
-static const option_row_t *const verify_tables[] = {args_transport, verify_options, args_bytes, args_deferred, NULL};
+static const option_row_t *const verify_tables[] = {args_transport, verify_options, args_bytes,
+                                                    args_parts,     args_deferred,  NULL};
 
 const command_t command_verify = {
     .name = "verify",
@@ -112,9 +113,10 @@ static int run_verify(const args_t *args)
 {
     plan_t plan;
     int code = plan_simulation(args, &plan, false);
+    dp_status_t fits = code == CMD_OK ? memory_check(args, plan.schedule) : DP_OK;
 
-    if (code == CMD_OK && memory_check(args, plan.schedule) < 0)
-        code = args_failed(args, DP_ERR_REJECTED);
+    if (fits < 0)
+        code = args_failed(args, fits);
     if (code == CMD_OK)
         say(args, &plan);
     plan_clear(&plan);

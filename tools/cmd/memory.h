@@ -13,6 +13,7 @@
  * rank of two directions has two. */
 typedef struct memory_bytes {
     double activation, deferred, weights;
+    const double *parts; /* [stages] of each beside the mean stage; NULL: stages are alike */
 } memory_bytes_t;
 
 /* Peaks, each at its own time. A chunk that is 1/C of a device counts 1/C. */
@@ -24,7 +25,8 @@ typedef struct memory_peaks {
 
 /* As the command line gives them, 0 where it does not. */
 memory_bytes_t memory_asked(const args_t *args);
-/* DP_ERR_REJECTED: a rank does not fit into --memory, or holds more than --memory-cap says. */
+/* DP_ERR_REJECTED: a rank does not fit into its --memory, or holds more than --memory-cap says.
+ * DP_ERR_INVALID: --partition is of another number of stages. */
 dp_status_t memory_check(const args_t *args, const dp_schedule_t *schedule);
 /* Of a schedule that was verified. */
 memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memory_bytes_t *bytes);

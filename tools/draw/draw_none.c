@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * draw_none.c: takes the place of the drawing files where there is no cairo. */
 #include "draw_bars.h"
+#include "draw_frontier.h"
 #include "draw_lanes.h"
 #include "draw_loads.h"
 #include "draw_timeline.h"
@@ -28,6 +29,15 @@ dp_status_t draw_timeline_save(const draw_timeline_t *picture, const char *path)
 }
 
 dp_status_t draw_bars_write(const draw_bars_t *picture, draw_format_t format, dp_write_fn write, void *user)
+{
+    (void)picture;
+    (void)format;
+    (void)write;
+    (void)user;
+    return no_cairo();
+}
+
+dp_status_t draw_frontier_write(const draw_frontier_t *picture, draw_format_t format, dp_write_fn write, void *user)
 {
     (void)picture;
     (void)format;
