@@ -72,6 +72,22 @@ def test_search_is_sound_and_can_be_stopped():
         libdualpipe.search(4, 8, seconds=1e6, progress=fail)
 
 
+def test_search_cuts_layers_within_the_memory_of_each_rank():
+    layers = [1] * 13 + [3]
+    result = libdualpipe.search(3, 6, seconds=0.5, layer_costs=layers, chunks=[2], activation_bytes=4, weight_bytes=20,
+                                memory_cap=[60, 30, 0])
+    parts = [(b - a) * result.schedule.stages / len(layers) for a, b in zip(result.first, result.first[1:])]
+    scale = [sum(layers[a:b]) * result.schedule.stages / sum(layers) for a, b in zip(result.first, result.first[1:])]
+    assert sum(parts) == pytest.approx(result.schedule.stages) and min(parts) > 0
+    again = result.schedule.simulate(Costs(stage_scale=scale))
+    assert again.step_time == pytest.approx(result.step_time)
+    assert result.candidates[0] == (result.start, result.step_time, result.memory)
+    assert [step for _, step, _ in result.candidates] == sorted(step for _, step, _ in result.candidates)
+    for bad in (dict(layer_costs=[1, 1]), dict(chunks=[0]), dict(memory_cap=[1, 1]), dict(memory_cap=[1, -1, 1])):
+        with pytest.raises(ValueError):
+            libdualpipe.search(3, 6, seconds=0.1, **bad)
+
+
 def test_search_says_what_it_refuses():
     with pytest.raises(ValueError, match="0.1"):
         libdualpipe.search(4, 8, memory_cap=0.1, seconds=0.2)

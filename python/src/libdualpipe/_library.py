@@ -112,13 +112,20 @@ class SearchRequest(Sized):
                 ("costs", c.POINTER(CCosts)), ("transport", c.c_int), ("slots", c.c_int32), ("memory_cap", c.c_double),
                 ("seconds", c.c_double), ("seed", c.c_uint64), ("progress", Progress), ("user", c.c_void_p),
                 ("placements", c.c_uint32), ("weights", c.c_int32), ("stages", c.c_int32),
-                ("activation_bytes", c.c_double), ("weight_bytes", c.c_double)]
+                ("activation_bytes", c.c_double), ("weight_bytes", c.c_double), ("layers", c.c_int32),
+                ("nchunks", c.c_int32), ("layer_costs", c.POINTER(c.c_double)), ("chunks", c.POINTER(c.c_int32)),
+                ("rank_caps", c.POINTER(c.c_double))]
+
+
+class SearchCandidate(c.Structure):
+    _fields_ = [("start", c.c_char * 48), ("step", c.c_double), ("memory", c.c_double)]
 
 
 class CSearchResult(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("schedule", c.POINTER(CSchedule)), ("built_in", c.c_char * 48),
                 ("start", c.c_char * 48), ("built_in_step", c.c_double), ("step", c.c_double), ("peak", c.c_double),
-                ("tried", c.c_int64)]
+                ("tried", c.c_int64), ("memory", c.c_double), ("first", c.POINTER(c.c_int32)),
+                ("ncandidates", c.c_int32), ("candidates", c.POINTER(SearchCandidate))]
 
 
 class TraceOptions(Sized):

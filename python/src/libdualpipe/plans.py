@@ -215,13 +215,21 @@ class SearchResult(NamedTuple):
     built_in: Optional[str]  #: the best built-in schedule that fits
     built_in_step_time: Optional[float]
     tried: int
+    memory: float  #: of the fullest rank, in the unit of memory_cap
+    first: Optional[Tuple[int, ...]]  #: with layer_costs: stage s holds layers first[s] to first[s + 1] - 1
+    candidates: Tuple[Tuple[str, float, float], ...]  #: the best of each start, by step: its name, step and memory
 
 
-def search(ranks: int, microbatches: int, costs: Optional[Costs] = None, memory_cap: Optional[float] = None,
-           seconds: float = 10.0, seed: int = 1, transport: str = "credits", slots: int = 0,
-           progress: Optional[Callable[[float, float], Optional[bool]]] = None) -> SearchResult:
+def search(ranks: int, microbatches: int, costs: Optional[Costs] = None,
+           memory_cap: Union[None, float, Sequence[float]] = None, seconds: float = 10.0, seed: int = 1,
+           transport: str = "credits", slots: int = 0,
+           progress: Optional[Callable[[float, float], Optional[bool]]] = None,
+           layer_costs: Sequence[float] = (), chunks: Sequence[int] = (), activation_bytes: float = 0.0,
+           weight_bytes: float = 0.0) -> SearchResult:
     """Looks for a schedule with a shorter step than any built-in one. progress(seconds so far, best step so far) is called
-    five times a second; True ends the search."""
+    five times a second; True ends the search. memory_cap: of every rank, or a list of each rank's, 0 being no limit; with
+    activation_bytes and weight_bytes, in bytes. layer_costs: what each layer takes beside the others; which stage has
+    which is searched for as well. chunks: of a rank, with which interleaved methods are tried."""
     raised: List[BaseException] = []
 
     def show(_user, state):
@@ -231,22 +239,38 @@ def search(ranks: int, microbatches: int, costs: Optional[Costs] = None, memory_
             raised.append(error)
             return 1
 
-    if memory_cap is not None and not memory_cap > 0.0:
+    each = None if memory_cap is None or isinstance(memory_cap, (int, float)) else list(memory_cap)
+    if each is not None and len(each) != ranks:
+        raise ValueError(f"memory_cap has {len(each)} numbers, there are {ranks} ranks")
+    if memory_cap is not None and each is None and not memory_cap > 0.0:
         raise ValueError(f"memory_cap {memory_cap}: more than 0 is required")
     if not seconds > 0.0:
         raise ValueError(f"seconds {seconds}: more than 0 is required")
     c_costs = (costs or Costs())._c(len(costs.stage_scale) if costs and costs.stage_scale is not None else 0)
     request = _c.SearchRequest(ranks=ranks, microbatches=microbatches, costs=c.pointer(c_costs),
-                               transport=transport_number(transport), slots=slots, memory_cap=memory_cap or 0.0,
-                               seconds=seconds, seed=seed, progress=_c.Progress(show))
+                               transport=transport_number(transport), slots=slots,
+                               memory_cap=memory_cap or 0.0 if each is None else 0.0, seconds=seconds, seed=seed,
+                               progress=_c.Progress(show), activation_bytes=activation_bytes, weight_bytes=weight_bytes,
+                               layers=len(layer_costs), nchunks=len(chunks))
+    if len(layer_costs) > 0:
+        request.layer_costs = (c.c_double * len(layer_costs))(*layer_costs)
+    if len(chunks) > 0:
+        request.chunks = (c.c_int32 * len(chunks))(*chunks)
+    if each is not None:
+        request.rank_caps = (c.c_double * ranks)(*each)
     result = _c.CSearchResult()
     _c.call("dp_search", c.byref(request), c.byref(result))
-    found = Schedule(result.schedule)  # frees what dp_search_clear() would
+    # a field is part of its struct, a cast is not
+    found, fits = Schedule(c.cast(result.schedule, c.POINTER(_c.CSchedule))), bool(result.built_in)
+    made = SearchResult(found, result.step, result.peak, result.start.decode(),
+                        result.built_in.decode() if fits else None, result.built_in_step if fits else None, result.tried,
+                        result.memory, tuple(result.first[:found.stages + 1]) if result.first else None,
+                        tuple((x.start.decode(), x.step, x.memory) for x in result.candidates[:result.ncandidates]))
+    result.schedule = None  # is ours
+    _c.lib.dp_search_clear(c.byref(result))
     if raised:
         raise raised[0]
-    fits = bool(result.built_in)
-    return SearchResult(found, result.step, result.peak, result.start.decode(),
-                        result.built_in.decode() if fits else None, result.built_in_step if fits else None, result.tried)
+    return made
 
 
 class Partition(NamedTuple):
