@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +25,15 @@
 #ifndef FAR
 #define FAR 0
 #endif
+/* LINK: stands in for comm_shm, and DP_TEST_LINK=0:1:2.5 keeps every message between ranks 0 and 1
+ * on its stream for 2.5 ms. */
+#ifndef LINK
+#define LINK 0
+#endif
 #define NAME                                                                                                           \
-    (FAR ? (MATCHED ? "mock_comm_far_matched" : "mock_comm_far")                                                       \
-         : (MATCHED ? "mock_comm_matched" : "mock_comm_threads"))
+    (LINK  ? "comm_shm"                                                                                                \
+     : FAR ? (MATCHED ? "mock_comm_far_matched" : "mock_comm_far")                                                     \
+           : (MATCHED ? "mock_comm_matched" : "mock_comm_threads"))
 #define RANKS   16
 #define MEMBERS 16 /* of one bundle */
 #define LATE    16 /* posts that a fault holds back */
@@ -552,6 +559,26 @@ static void misbehave_in_a_step(dp_comm_t *comm)
         puts("a message has gone");
 }
 
+static void pass_link(const wire_t *w)
+{
+    const char *link = getenv("DP_TEST_LINK");
+    struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
+    struct timespec until;
+    int a, b;
+    double ms;
+
+    if (!LINK || link == NULL || sscanf(link, "%d:%d:%lf", &a, &b, &ms) != 3 ||
+        !((a == w->src && b == w->dst) || (a == w->dst && b == w->src)))
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(ms * 1e6);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    (void)pthread_setschedparam(pthread_self(), SCHED_RR, &lowest); /* wakes up on time */
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
+        continue;
+}
+
 static dp_status_t run_send(void *arg)
 {
     transfer_t *t = arg;
@@ -568,6 +595,7 @@ static dp_status_t run_send(void *arg)
         status = wait_for(comm, &w->asked, t->tag.number + 1, "which has not asked for a message", w->dst);
     if (status < 0)
         return status;
+    pass_link(w);
     misbehave_in_a_step(comm);
     if (IF("wrong_tag_sent"))
         t->tag.step++;
@@ -1064,7 +1092,8 @@ static const void *get_interface(const char *id)
     static bool filled;
     static dp_comm_vt_t table = {
         .struct_size = sizeof(table),
-        .caps = (MATCHED ? 0 : DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE) | (FAR ? DP_COMM_CAP_HOSTS : 0),
+        .caps = (MATCHED ? 0 : DP_COMM_CAP_ONE_SIDED | (LINK ? 0 : DP_COMM_CAP_HOST_INLINE)) |
+                (FAR ? DP_COMM_CAP_HOSTS : 0),
         .open = threads_open,
         .close = threads_close,
         .channel_open = threads_channel_open,

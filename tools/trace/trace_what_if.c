@@ -48,7 +48,8 @@ static bool are_linked(const dp_program_t *program, const trace_link_t *link)
     return false;
 }
 
-/* A message passes its link, and then takes the latency that was measured. */
+/* A message passes its link, and then takes the latency that was measured. What takes time on a link
+ * does not keep the lane that made it. */
 static dp_status_t change_links(what_if_t *x)
 {
     for (int32_t k = 0; k < x->args->nlinks; k++) {
@@ -63,6 +64,8 @@ static dp_status_t change_links(what_if_t *x)
                                                       .hop = x->costs.hop,
                                                       .bandwidth = link->ms > 0.0 ? 1.0 / link->ms : 0.0};
     }
+    if (x->args->nlinks > 0)
+        x->segments.inline_messages = 0;
     x->costs.bytes = 1.0;
     x->costs.links = x->links;
     x->costs.nlinks = 2 * x->args->nlinks;
