@@ -751,9 +751,12 @@ static dp_status_t find_starts(search_t *search)
     const dp_method_t *methods = dp_schedule_methods(&count);
     bool seen[DP_PLACE_BIDIRECTIONAL + 1] = {false};
     const double third = search->request.seconds / 3.0;
+    int32_t shapes = 0;
     dp_status_t status = DP_OK;
 
-    search->cut_share = third / (double)(count * (size_t)(nchunks + 1));
+    for (size_t m = 0; m < count; m++)
+        shapes += methods[m].placement == DP_PLACE_LOOP ? 2 * nchunks : 1; /* some in groups */
+    search->cut_share = third / shapes;
     for (size_t m = 0; m < count && status >= 0; m++) {
         bool loop = methods[m].placement == DP_PLACE_LOOP, greedy = !seen[methods[m].placement];
 

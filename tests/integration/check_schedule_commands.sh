@@ -695,7 +695,7 @@ expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --cost F=1,I=1,W=1,FB=2
 require out 'best built-in .*dualpipe$'
 expect 20 search --ranks 4 --microbatches 8 --seconds 0.2 --weight-bytes 10 --activation-bytes 1 --memory 10
 expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --weight-bytes 10 --activation-bytes 1 --memory 14
-require out 'holds [1-4]\(\.[0-9]*\)\{0,1\}$'
+require out '^found .*holds 1[1-4]\(\.[0-9]*\)\{0,1\} bytes$'
 expect 2 search --ranks 4 --microbatches 8 --weight-bytes 10
 require err 'go together'
 expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --stage-scale 1,1,1,2

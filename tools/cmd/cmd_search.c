@@ -127,15 +127,12 @@ static dp_status_t write_schedule(const dp_schedule_t *schedule, const char *pat
     return status;
 }
 
-/* "5" or, in bytes, "5, 61.2 GiB" */
-static const char *held_text(const args_t *args, double held, double memory, char *text, size_t room)
+/* Micro-batches, or bytes. */
+static const char *memory_text(const args_t *args, double memory, char *text, size_t room)
 {
-    char bytes[32];
-
     if (args->activation_bytes > 0.0)
-        snprintf(text, room, "%s", size_text(memory, bytes, sizeof(bytes)));
-    else
-        snprintf(text, room, "%g", held);
+        return size_text(memory, text, room);
+    snprintf(text, room, "%g", memory);
     return text;
 }
 
@@ -162,7 +159,7 @@ static void say_partition(const args_t *args, const dp_search_result_t *result)
 static void say(const args_t *args, const dp_search_result_t *result, double seconds)
 {
     enum { RUNNERS_UP = 4 };
-    char held[64];
+    char held[32];
 
     if (result->built_in[0] != 0)
         printf("best built-in  %.6g  %s\n", result->built_in_step, result->built_in);
@@ -171,7 +168,7 @@ static void say(const args_t *args, const dp_search_result_t *result, double sec
     printf("found          %.6g  %d chunk%s per rank (%s), started from %s; holds %s\n", result->step,
            result->schedule->chunks, result->schedule->chunks == 1 ? "" : "s",
            dp_placement_name(result->schedule->placement), result->from,
-           held_text(args, result->peak, result->memory, held, sizeof(held)));
+           memory_text(args, result->memory, held, sizeof(held)));
     if (result->built_in[0] != 0)
         printf("shorter by     %.6g (%.2f %%)\n", result->built_in_step - result->step,
                (1.0 - result->step / result->built_in_step) * 100.0);
@@ -179,7 +176,7 @@ static void say(const args_t *args, const dp_search_result_t *result, double sec
         const dp_search_candidate_t *other = &result->candidates[k];
 
         printf("%s%.6g  %s; holds %s\n", k == 1 ? "runners-up     " : "               ", other->step, other->from,
-               held_text(args, other->memory, other->memory, held, sizeof(held)));
+               memory_text(args, other->memory, held, sizeof(held)));
     }
     printf("tried          %lld %s, %.0f a second\n", (long long)result->tried, args->lanes ? "sets of rules" : "lists",
            (double)result->tried / seconds);
@@ -290,6 +287,7 @@ static int check_search(const args_t *args)
 static int run_search(const args_t *args)
 {
     double seconds = args->seconds > 0.0 ? args->seconds : 10.0;
+    double shown = args->frontier ? seconds / FRONTIER_ROWS : seconds; /* of one search */
     dp_costs_t costs = args->costs;
     dp_search_request_t request = {.struct_size = sizeof(request),
                                    .ranks = args->ranks,
@@ -301,7 +299,7 @@ static int run_search(const args_t *args)
                                    .seconds = seconds,
                                    .seed = (uint64_t)args->seed,
                                    .progress = show_found,
-                                   .user = &seconds,
+                                   .user = &shown,
                                    .placements = args->placement > 0 ? 1u << (args->placement - 1) : 0,
                                    .weights = args->weights,
                                    .stages = args->cost_keys.nscales,
