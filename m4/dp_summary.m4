@@ -20,7 +20,7 @@ $PACKAGE_STRING
   not built     ${dp_summary_without:- (nothing is missing)}
 
   CBLAS          `dp_found $have_cblas libopenblas-dev`, for attention_cpu and moe_cpu${cblas_from:+, from $cblas_from}
-  cairo          `dp_found $have_cairo libcairo2-dev`, for figures of the dualpipe command
+  cairo          `dp_found $have_cairo libcairo2-dev`, for tests that read our pictures with it
   jansson        `dp_found $have_jansson libjansson-dev`, for tests that read our JSON with it
   zlib           `dp_found $have_zlib zlib1g-dev`, for reading gzip traces with the dualpipe command
   libfabric      `dp_found $have_ofi libfabric-dev`, for comm_ofi

@@ -3,8 +3,6 @@
  * draw_canvas.c: pages, text and ticks. */
 #include "draw_canvas.h"
 
-#include <cairo-pdf.h>
-#include <cairo-svg.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -42,7 +40,7 @@ static double fitting_scale(double width, double height, double scale)
 static dp_status_t failed(cairo_status_t status)
 {
     return dp_fail(status == CAIRO_STATUS_NO_MEMORY ? DP_ERR_NOMEM : DP_ERR_IO, "drawing: %s",
-                   cairo_status_to_string(status));
+                   cairo.status_to_string(status));
 }
 
 dp_status_t draw_canvas_open(draw_canvas_t *canvas, draw_format_t format, double width, double height, double scale,
@@ -50,26 +48,28 @@ dp_status_t draw_canvas_open(draw_canvas_t *canvas, draw_format_t format, double
 {
     cairo_status_t status;
 
+    if (draw_cairo_load() < 0)
+        return DP_ERR_UNSUPPORTED;
     *canvas = (draw_canvas_t){.format = format, .write = write, .user = user, .status = DP_OK};
     scale = fitting_scale(width, height, scale);
     if (format == DRAW_SVG)
-        canvas->surface = cairo_svg_surface_create_for_stream(write_bytes_to, canvas, width, height);
+        canvas->surface = cairo.svg_surface_create_for_stream(write_bytes_to, canvas, width, height);
     else if (format == DRAW_PDF)
-        canvas->surface = cairo_pdf_surface_create_for_stream(write_bytes_to, canvas, width, height);
+        canvas->surface = cairo.pdf_surface_create_for_stream(write_bytes_to, canvas, width, height);
     else
         canvas->surface =
-            cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * scale), (int)ceil(height * scale));
-    canvas->cr = cairo_create(canvas->surface);
-    status = cairo_status(canvas->cr);
+            cairo.image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * scale), (int)ceil(height * scale));
+    canvas->cr = cairo.create(canvas->surface);
+    status = cairo.status(canvas->cr);
     if (status != CAIRO_STATUS_SUCCESS) {
-        cairo_destroy(canvas->cr);
-        cairo_surface_destroy(canvas->surface);
+        cairo.destroy(canvas->cr);
+        cairo.surface_destroy(canvas->surface);
         return failed(status);
     }
     if (format == DRAW_PNG)
-        cairo_scale(canvas->cr, scale, scale);
+        cairo.scale(canvas->cr, scale, scale);
     draw_set_color(canvas->cr, draw_white);
-    cairo_paint(canvas->cr);
+    cairo.paint(canvas->cr);
     return DP_OK;
 }
 
@@ -77,15 +77,15 @@ dp_status_t draw_canvas_close(draw_canvas_t *canvas)
 {
     cairo_status_t status;
 
-    cairo_show_page(canvas->cr);
-    status = cairo_status(canvas->cr);
-    cairo_destroy(canvas->cr);
+    cairo.show_page(canvas->cr);
+    status = cairo.status(canvas->cr);
+    cairo.destroy(canvas->cr);
     if (canvas->format == DRAW_PNG && status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_write_to_png_stream(canvas->surface, write_bytes_to, canvas);
-    cairo_surface_finish(canvas->surface);
+        status = cairo.surface_write_to_png_stream(canvas->surface, write_bytes_to, canvas);
+    cairo.surface_finish(canvas->surface);
     if (status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_status(canvas->surface);
-    cairo_surface_destroy(canvas->surface);
+        status = cairo.surface_status(canvas->surface);
+    cairo.surface_destroy(canvas->surface);
     if (canvas->status != DP_OK)
         return canvas->status;
     return status == CAIRO_STATUS_SUCCESS ? DP_OK : failed(status);
@@ -93,56 +93,56 @@ dp_status_t draw_canvas_close(draw_canvas_t *canvas)
 
 void draw_set_color(cairo_t *cr, draw_color_t color)
 {
-    cairo_set_source_rgb(cr, color.r, color.g, color.b);
+    cairo.set_source_rgb(cr, color.r, color.g, color.b);
 }
 
 void draw_fill_rect(cairo_t *cr, double x, double y, double width, double height, draw_color_t color)
 {
     draw_set_color(cr, color);
-    cairo_rectangle(cr, x, y, width, height);
-    cairo_fill(cr);
+    cairo.rectangle(cr, x, y, width, height);
+    cairo.fill(cr);
 }
 
 void draw_frame_rect(cairo_t *cr, double x, double y, double width, double height, double line, draw_color_t color)
 {
     draw_set_color(cr, color);
-    cairo_set_line_width(cr, line);
-    cairo_rectangle(cr, x, y, width, height);
-    cairo_stroke(cr);
+    cairo.set_line_width(cr, line);
+    cairo.rectangle(cr, x, y, width, height);
+    cairo.stroke(cr);
 }
 
 void draw_outline(cairo_t *cr, const double corners[][2], int count, double line, draw_color_t color)
 {
     draw_set_color(cr, color);
-    cairo_set_line_width(cr, line);
-    cairo_new_path(cr);
+    cairo.set_line_width(cr, line);
+    cairo.new_path(cr);
     for (int k = 0; k < count; k++)
-        cairo_line_to(cr, corners[k][0], corners[k][1]);
-    cairo_close_path(cr);
-    cairo_stroke(cr);
+        cairo.line_to(cr, corners[k][0], corners[k][1]);
+    cairo.close_path(cr);
+    cairo.stroke(cr);
 }
 
 void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1, double line, draw_color_t color)
 {
     draw_set_color(cr, color);
-    cairo_set_line_width(cr, line);
-    cairo_move_to(cr, x0, y0);
-    cairo_line_to(cr, x1, y1);
-    cairo_stroke(cr);
+    cairo.set_line_width(cr, line);
+    cairo.move_to(cr, x0, y0);
+    cairo.line_to(cr, x1, y1);
+    cairo.stroke(cr);
 }
 
 void draw_font(cairo_t *cr, double size, bool bold)
 {
-    cairo_select_font_face(cr, "DejaVu Sans", CAIRO_FONT_SLANT_NORMAL,
+    cairo.select_font_face(cr, "DejaVu Sans", CAIRO_FONT_SLANT_NORMAL,
                            bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
-    cairo_set_font_size(cr, size);
+    cairo.set_font_size(cr, size);
 }
 
 double draw_text_width(cairo_t *cr, const char *text)
 {
     cairo_text_extents_t extents;
 
-    cairo_text_extents(cr, text, &extents);
+    cairo.text_extents(cr, text, &extents);
     return extents.x_advance;
 }
 
@@ -151,9 +151,9 @@ double draw_text(cairo_t *cr, double x, double y, double align, const char *text
     double width = draw_text_width(cr, text);
     cairo_text_extents_t digit;
 
-    cairo_text_extents(cr, "0", &digit);
-    cairo_move_to(cr, x - align * width, y - digit.y_bearing / 2.0);
-    cairo_show_text(cr, text);
+    cairo.text_extents(cr, "0", &digit);
+    cairo.move_to(cr, x - align * width, y - digit.y_bearing / 2.0);
+    cairo.show_text(cr, text);
     return width;
 }
 

@@ -5,9 +5,9 @@
 #ifndef DP_TOOLS_DRAW_CANVAS_H
 #define DP_TOOLS_DRAW_CANVAS_H
 
-#include <cairo.h>
 #include <stdbool.h>
 
+#include "draw_cairo.h"
 #include "draw_format.h"
 
 typedef struct draw_color {

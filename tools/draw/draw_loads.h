@@ -14,8 +14,8 @@ typedef struct draw_loads {
     const double *load[2];     /* [layers, gpus] */
 } draw_loads_t;
 
-/* DP_ERR_INVALID: no layer, or so many that a cell would not be seen. DP_ERR_UNSUPPORTED: built
- * without cairo. */
+/* DP_ERR_INVALID: no layer, or so many that a cell would not be seen. DP_ERR_UNSUPPORTED: there
+ * is no cairo. */
 dp_status_t draw_loads_write(const draw_loads_t *picture, draw_format_t format, dp_write_fn write, void *user);
 
 #endif

@@ -478,24 +478,24 @@ static dp_status_t draw_rows_as_image(const page_t *page, cairo_t *cr)
     double height = page->row_pitch * page->picture->nranks;
     double scale = fmin(1.0, fmin(32000.0 / height, sqrt(60e6 / (page->plot_width * height))));
     cairo_surface_t *image =
-        cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(page->plot_width * scale), (int)ceil(height * scale));
-    cairo_t *inner = cairo_create(image);
+        cairo.image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(page->plot_width * scale), (int)ceil(height * scale));
+    cairo_t *inner = cairo.create(image);
     cairo_status_t status;
 
-    cairo_scale(inner, scale, scale);
+    cairo.scale(inner, scale, scale);
     draw_set_color(inner, draw_white);
-    cairo_paint(inner);
+    cairo.paint(inner);
     draw_rows(page, inner);
-    status = cairo_status(inner);
-    cairo_destroy(inner);
-    cairo_save(cr);
-    cairo_scale(cr, 1.0 / scale, 1.0 / scale);
-    cairo_set_source_surface(cr, image, 0.0, 0.0);
-    cairo_paint(cr);
-    cairo_restore(cr);
-    cairo_surface_destroy(image);
+    status = cairo.status(inner);
+    cairo.destroy(inner);
+    cairo.save(cr);
+    cairo.scale(cr, 1.0 / scale, 1.0 / scale);
+    cairo.set_source_surface(cr, image, 0.0, 0.0);
+    cairo.paint(cr);
+    cairo.restore(cr);
+    cairo.surface_destroy(image);
     return status == CAIRO_STATUS_SUCCESS ? DP_OK
-                                          : dp_fail(DP_ERR_NOMEM, "drawing: %s", cairo_status_to_string(status));
+                                          : dp_fail(DP_ERR_NOMEM, "drawing: %s", cairo.status_to_string(status));
 }
 
 /* ---- around the boxes ---- */
@@ -644,13 +644,13 @@ static dp_status_t draw_page(page_t *page, draw_format_t format, dp_write_fn wri
     if (status != DP_OK)
         return status;
     draw_head(page, canvas.cr);
-    cairo_save(canvas.cr);
-    cairo_translate(canvas.cr, plot_x(), head_height);
+    cairo.save(canvas.cr);
+    cairo.translate(canvas.cr, plot_x(), head_height);
     if (format != DRAW_PNG && page->ncells > MANY_CELLS)
         status = draw_rows_as_image(page, canvas.cr);
     else
         draw_rows(page, canvas.cr);
-    cairo_restore(canvas.cr);
+    cairo.restore(canvas.cr);
     draw_row_labels(page, canvas.cr);
     draw_axis(page, canvas.cr);
     draw_legend(page, canvas.cr, row_y(page, page->picture->nranks) + axis_height + 8.0);

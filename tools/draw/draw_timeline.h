@@ -29,7 +29,7 @@ typedef struct draw_timeline {
     int32_t second_direction;
 } draw_timeline_t;
 
-/* DP_ERR_INVALID: no span to draw. DP_ERR_UNSUPPORTED: built without cairo. */
+/* DP_ERR_INVALID: no span to draw. DP_ERR_UNSUPPORTED: there is no cairo. */
 dp_status_t draw_timeline_write(const draw_timeline_t *picture, draw_format_t format, dp_write_fn write, void *user);
 dp_status_t draw_timeline_save(const draw_timeline_t *picture, const char *path);
 

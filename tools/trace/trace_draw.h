@@ -8,7 +8,7 @@
 #include "tools/io/output.h"
 #include "trace_detail.h"
 
-/* DP_ERR_REJECTED: more streams than a page holds. DP_ERR_UNSUPPORTED: built without cairo. */
+/* DP_ERR_REJECTED: more streams than a page holds. DP_ERR_UNSUPPORTED: there is no cairo. */
 dp_status_t trace_draw_put(const trace_detail_t *overlap, const char *title, draw_format_t format, output_t *output);
 
 #endif

@@ -16,7 +16,7 @@
 #ifndef HAVE_CAIRO
 int main(void)
 {
-    puts("built without cairo, which draws pictures");
+    puts("built without cairo, which reads the pictures");
     return 77;
 }
 #else
