@@ -6,8 +6,4 @@
 set -eu
 dualpipe=$1
 top=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-awk '$1 == "phy2log" { on = 0 } on { print } $1 == "weights" { on = 1 }' \
-    "$top/tests/data/eplb/stable/dsv3_prefill_lognormal_int.txt" >"$work/loads.tsv"
-"$dualpipe" eplb --replicas 288 --groups 8 --nodes 4 --gpus 32 --format png --output "$top/docs/eplb.png" "$work/loads.tsv"
+"$dualpipe" eplb --replicas 288 --groups 8 --nodes 4 --gpus 32 --format png --output "$top/docs/eplb.png" "$top/docs/eplb/loads.tsv"

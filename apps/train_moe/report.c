@@ -264,11 +264,16 @@ static double mean_of(const double *values, int64_t from, int64_t to)
     return sum;
 }
 
-/* Steps from..to - 1: how even, how long. */
-static const char *name_stretch(const history_t *h, int64_t from, int64_t to, char *text, size_t bytes)
+/* Steps from..to - 1: how even and, where routing is being tried, how long. */
+static const char *name_stretch(const trainer_t *t, const history_t *h, int64_t from, int64_t to, char *text,
+                                size_t bytes)
 {
-    snprintf(text, bytes, "%.3f in steps %lld to %lld (median step %.1f ms)", mean_of(h->imbalance, from, to),
-             (long long)from + 1, (long long)to, 1e3 * median_of(h->step_seconds + from, to - from));
+    char median[48] = "";
+
+    if (t->options->skew != 0 || t->options->eplb > 0)
+        snprintf(median, sizeof(median), " (median step %.1f ms)", 1e3 * median_of(h->step_seconds + from, to - from));
+    snprintf(text, bytes, "%.3f in steps %lld to %lld%s", mean_of(h->imbalance, from, to), (long long)from + 1,
+             (long long)to, median);
     return text;
 }
 
@@ -293,10 +298,10 @@ static void print_balance(const trainer_t *t, const history_t *h, FILE *to)
                     "%d replicas of %d on %d ranks; %lld plans, %lld replicas moved, %.2f MiB sent between ranks",
                     b->shape.replicas, b->shape.experts, b->shape.gpus, (long long)b->nrecords, (long long)replicas,
                     sent / MIB);
-    name_stretch(h, 0, first, before, sizeof(before));
+    name_stretch(t, h, 0, first, before, sizeof(before));
     report_line(to, "balance", "%s: max/mean tokens on a layer's ranks", before);
     if (first < h->steps)
-        report_line(to, "", "%s", name_stretch(h, first, h->steps, after, sizeof(after)));
+        report_line(to, "", "%s", name_stretch(t, h, first, h->steps, after, sizeof(after)));
 }
 
 static void print_training(const trainer_t *t, const history_t *h, FILE *to)

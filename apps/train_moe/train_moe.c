@@ -163,10 +163,13 @@ static dp_status_t check_outputs(const session_t *s)
         return dp_fail(DP_ERR_IO, "%s: %s", o->out, strerror(errno));
     for (int i = 0; i < 5; i++)
         if (output_path(s, files[i], names[i], path, sizeof(path))) {
+            const bool is_new = access(path, F_OK) != 0;
             FILE *f = fopen(path, "a");
             if (f == NULL)
                 return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
             fclose(f);
+            if (is_new)
+                (void)unlink(path); /* nothing empty lies there while it trains */
         }
     return DP_OK;
 }
@@ -486,19 +489,14 @@ static dp_status_t write_losses(const session_t *s)
                                                                                : DP_OK;
 }
 
-/* Where a rank died behind the last step: what was asked for of the timeline is missing. The empty
- * file is that of check_outputs. */
+/* Where a rank died behind the last step: what was asked for of the timeline is missing. */
 static void tell_lost(session_t *s, const char *path)
 {
-    struct stat about;
-
     fprintf(stderr,
             "train_moe: %s is not written: the timeline was lost with the process of a rank that died behind the last "
             "step\n",
             path);
     s->incomplete = true;
-    if (stat(path, &about) == 0 && S_ISREG(about.st_mode) && about.st_size == 0)
-        (void)unlink(path);
 }
 
 static dp_status_t write_files(session_t *s)
@@ -612,8 +610,13 @@ static dp_status_t run_session(session_t *s)
     s->resumes = s->options.resume || (s->environment.again && checkpoint_is_ours(&s->options, s->environment.job));
     s->options.of_checkpoint = s->resumes ? checkpoint_microbatches(&s->options) : 0;
     status = options_fit(&s->options, dp_group_size(s->group));
-    if (status == DP_OK)
-        status = check_outputs(s);
+    if (status < 0) { /* all ranks find the same */
+        char why[1024];
+
+        snprintf(why, sizeof(why), "%s", dp_last_error());
+        return dp_fail(status, "rank 0: %s", why);
+    }
+    status = check_outputs(s);
     if (status < 0)
         return status;
     if (s->options.comm_sms == COMM_SMS_AUTO)
@@ -725,12 +728,21 @@ typedef struct rank_job {
     int code;
 } rank_job_t;
 
+/* "rank 3: ..." is what rank 3 found: it says so itself. */
+static bool is_of_another(int32_t rank, const char *message)
+{
+    int said;
+    char behind;
+
+    return sscanf(message, "rank %d%c", &said, &behind) == 2 && behind == ':' && said != rank;
+}
+
 /* Once per process: ranks that are threads all learn the same first cause. */
 static void complain(int32_t rank, dp_status_t status, const char *message)
 {
     static atomic_int complained;
 
-    if (atomic_exchange(&complained, 1))
+    if (is_of_another(rank, message) || atomic_exchange(&complained, 1))
         return;
     if (strncmp(message, "rank ", 5) == 0)
         fprintf(stderr, "train_moe: %s (%s)\n", message, dp_status_name(status));
@@ -806,6 +818,29 @@ static int run_process(const options_t *options, const text_t *text, const dp_gr
     return job.code;
 }
 
+/* Of the ranks of a host, which all find the same before they join, the one that says it. */
+static bool is_first_of_host(void)
+{
+    dp_group_environment_t environment = {.struct_size = sizeof(environment)};
+
+    return dp_group_environment(&environment) < 0 || environment.local_rank == 0;
+}
+
+static int read_options(int argc, char **argv, options_t *options_out)
+{
+    const int console = is_first_of_host() ? -1 : dup(STDERR_FILENO);
+    int code;
+
+    if (console >= 0)
+        close(STDERR_FILENO);
+    code = options_parse(argc, argv, options_out);
+    if (console >= 0) {
+        dup2(console, STDERR_FILENO);
+        close(console);
+    }
+    return code;
+}
+
 static int run_ranks(const options_t *options)
 {
     dp_group_options_t group_options = {.struct_size = sizeof(group_options)};
@@ -814,8 +849,10 @@ static int run_ranks(const options_t *options)
     dp_status_t status = text_load(options->files, options->nfiles, (uint32_t)options->seq, &text);
     int code;
 
+    if (status == DP_ERR_IO)
+        status = DP_ERR_INVALID;
     if (status < 0)
-        return status == DP_ERR_IO ? fail(DP_ERR_INVALID) : fail(status);
+        return is_first_of_host() ? fail(status) : exit_code(status);
     settings = options_settings(options, text.hash);
     if (settings == NULL) {
         status = dp_fail(DP_ERR_NOMEM, "no memory for a list of settings");
@@ -832,7 +869,7 @@ static int run_ranks(const options_t *options)
 int main(int argc, char **argv)
 {
     options_t options;
-    int code = options_parse(argc, argv, &options);
+    int code = read_options(argc, argv, &options);
 
     signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes costs a save, not the run */
 

@@ -131,9 +131,9 @@ static size_t write_job(dp__process_t *p, char *text, size_t bytes)
 
     for (int32_t r = 0; r < p->group.size; r++)
         resident += (double)p->hub.hang_report.answers[r].progress.resident_bytes;
-    n = snprintf(text, bytes, "job of %d ranks, hosts: %d: %llu steps, the latest took %.1f ms; %.1f MiB resident\n",
-                 p->group.size, p->machines.count, (unsigned long long)first->steps, milliseconds(first->step_ns),
-                 resident / (1 << 20));
+    n = snprintf(text, bytes, "job of %d rank%s, hosts: %d: %llu steps, the latest took %.1f ms; %.1f MiB resident\n",
+                 p->group.size, p->group.size == 1 ? "" : "s", p->machines.count, (unsigned long long)first->steps,
+                 milliseconds(first->step_ns), resident / (1 << 20));
     if (longest >= 0)
         n += snprintf(text + n, bytes - (size_t)n, "rank %d computes longest: %.1f ms of it, %.2f times the mean\n",
                       longest, milliseconds(p->hub.hang_report.answers[longest].progress.busy_ns), times);

@@ -223,9 +223,9 @@ dp_status_t dp__partition(const dp_partition_request_t *request, const dp__cut_r
     s.stages = dp_schedule_stages(request->program->schedule);
     if (s.layers < s.stages || s.layers > LAYERS_MAX)
         return dp_fail(DP_ERR_INVALID,
-                       "partition: %d layers on %d stages: every stage holds at least one, and %d are "
+                       "partition: %d layer%s on %d stages: every stage holds at least one, and %d are "
                        "the most",
-                       s.layers, s.stages, LAYERS_MAX);
+                       s.layers, s.layers == 1 ? "" : "s", s.stages, LAYERS_MAX);
     if (dp__arrays(DP__ARRAY(s.before, s.layers + 1), DP__ARRAY(s.scale, s.stages), DP__ARRAY(s.first, s.stages + 1),
                    DP__ARRAY(s.found, s.stages + 1)))
         s.costs.stage_scale = s.scale;

@@ -35,6 +35,16 @@ expect 0 -V
 require out '^dualpipe '
 expect 2 --no-such-option
 
+# What cannot be written is refused before the work.
+status=0
+timeout 60 "$dualpipe" search --ranks 4 --microbatches 8 --seconds 600 --output nowhere/x.tsv 2>err || status=$?
+[ "$status" -eq 1 ] || fail "an output in a folder that is not there: $status"
+require err '^dualpipe search: nowhere/x.tsv: No such file or directory$'
+expect 0 simulate --method 1f1b --ranks 1 --microbatches 1
+require out '^schedule   1f1b: 1 rank, 1 micro-batch, 1 chunk per rank'
+expect 2 partition --method 1f1b --ranks 8 --microbatches 8 --layers 61
+require err '1 layer on 8 stages'
+
 if [ -w /dev/full ]; then
     status=0
     "$dualpipe" --help >/dev/full 2>"$work/err" || status=$?

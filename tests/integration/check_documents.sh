@@ -112,10 +112,6 @@ export PATH
 "$build/dualpipe" trace costs "$source/tests/data/trace/deepseek_v3_train_1f1b.json.gz" --output "$work/costs.txt"
 "$build/dualpipe" simulate --method 1f1b --ranks 4 --microbatches 8 --costs "$work/costs.txt" --lanes --format trace --output "$work/trace.json"
 
-loads() { # LAYERS EXPERTS SEED
-    awk -v l="$1" -v e="$2" -v s="$3" 'BEGIN { srand(s)
-        for (i = 0; i < l; i++) for (k = 0; k < e; k++) printf "%d%s", 1 + 1000 * rand() ^ 3, k + 1 < e ? "\t" : "\n" }'
-}
 prepare() { # DOCUMENT: a separate folder with the files that its commands read
     place=$work/place/$(printf %s "$1" | tr -c 'a-z0-9\n' _)/build
     [ ! -d "$place" ] || return 0
@@ -145,15 +141,10 @@ prepare() { # DOCUMENT: a separate folder with the files that its commands read
     done
     cp "$source/tests/data/models/mixtral-8x7b.json" "$place/config.json"
     cp "$source/tests/data/torch/ZBVZeroBubble_4_8.csv" "$place/torch.csv"
-    printf 'NEAR.HOP=0.01\nFAR.HOP=0.1\nRANKS_PER_HOST=4\n' >"$place/links.txt"
+    mkdir -p "$place/docs/eplb"
+    cp "$source"/docs/eplb/*.tsv "$source/docs/links.txt" "$place"
     cat "$source"/docs/*.md >"$place/book.txt"
     cp "$build/.libs/dp_comm_shm.so" "$place/dp_comm_mine.so"
-    case $1 in
-    'eplb --help') loads 3 12 1 >"$place/loads.tsv"; loads 3 12 2 >"$place/later.tsv" ;;
-    *) loads 4 256 1 >"$place/loads.tsv"; loads 4 256 2 >"$place/later.tsv" ;;
-    esac
-    cp "$place/loads.tsv" "$place/yesterday.tsv"
-    cp "$place/later.tsv" "$place/today.tsv"
 }
 
 wanted_status() { # COMMAND

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_manual.sh: help, the manual page and bash completion have the commands and options of the tables, and no others; the pages of
-# section 3 have every function of the public headers.
+# check_manual.sh: help, the manual page, docs/json.md and bash completion have the commands, options and keys of the command, and
+# no others; the pages of section 3 have every function of the public headers.
 set -eu
 
 dualpipe=$DP_TEST_BUILDDIR/dualpipe
@@ -50,6 +50,36 @@ for header in "$DP_TEST_SRCDIR"/include/dualpipe/*.h; do
     done >"$work/lost"
     [ ! -s "$work/lost" ] || fail "dualpipe_$name.3 lacks $(cat "$work/lost")"
     pages="${pages-} $made"
+done
+
+# docs/json.md has the keys that are printed, and no others.
+cp "$DP_TEST_SRCDIR/docs/eplb/loads.tsv" "$DP_TEST_SRCDIR/docs/links.txt" "$work"
+cp "$DP_TEST_SRCDIR"/tests/data/trace/deepseek_v3_train_1f1b.json.gz "$work/trace.json.gz"
+layer=attention.F=1,attention.I=1,attention.W=1,dispatch.F=2,dispatch.I=2,mlp.F=1,mlp.I=1,mlp.W=1,combine.F=2,combine.I=2,LAYERS=2
+small="--ranks 4 --microbatches 8"
+keys() { # SECTION ARGUMENTS...: adds the keys that a command prints
+    section=$1
+    shift
+    (cd "$work" && "$dualpipe" "$@" --format json) | grep -o '"[A-Za-z0-9_]*":' | tr -d '":' >>"$work/printed_$section"
+}
+keys schedule schedule --method dualpipe $small
+keys simulate simulate --method dualpipe $small --cost $layer --topology links.txt --rank-scale 1:1.2 --activation-bytes 1GiB
+keys simulate simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill --cost $layer --overlap planned
+keys compare compare $small --topology links.txt --activation-bytes 1GiB --memory 7GiB
+keys plan plan --model "$DP_TEST_DATA/models/mixtral-8x7b.json" --gpus 64 --global-batch 256 --show 400
+keys eplb eplb --replicas 288 --gpus 32 loads.tsv
+keys trace trace overlap trace.json.gz
+for printed in "$work"/printed_*; do
+    section=${printed##*_}
+    sort -u "$printed" >"$work/has"
+    awk -v section="$section" '/^## / { on = $2 == section } on' "$DP_TEST_SRCDIR/docs/json.md" | sed -n 's/^| \(`[^|]*\)|.*/\1/p' |
+        tr ', ' '\n\n' | tr -d '`[]' | tr '.' '\n' | sed '/^$/d' | sort -u >"$work/says"
+    echo schema >>"$work/says"
+    [ "$section" != compare ] || printf 'B\nBANDWIDTH\nBYTES\nF\nFB\nHOP\nI\nR\nW\n' >>"$work/says" # costs, as for simulate
+    [ "$section" != plan ] || echo reason >>"$work/has" # of a layout that cannot be simulated: these can
+    sort -u "$work/has" -o "$work/has"
+    sort -u "$work/says" | diff "$work/has" - >"$work/differ" ||
+        fail "$section: keys printed (<) and those of docs/json.md (>): $(grep '^[<>]' "$work/differ" | tr '\n' ' ')"
 done
 
 if command -v groff >/dev/null 2>&1; then

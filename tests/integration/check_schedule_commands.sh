@@ -225,6 +225,8 @@ expect 0 simulate planned.tsv --cost $layer --lanes
 [ "$(awk '$1 == "step" { print $2 }' out)" = "$planned" ] || fail "the plan in a file has another step"
 expect 2 simulate planned.tsv --overlap none
 require err 'it has braids'
+expect 2 schedule --method dualpipe $sizes --cost $layer --overlap planned --format csv
+require err 'cannot say which segments'
 expect 2 simulate --method dualpipe $sizes --overlap planned
 require err 'needs costs of segments'
 # By segments where there are costs of them.

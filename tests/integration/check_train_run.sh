@@ -32,6 +32,7 @@ grep -q '^pair .* hidden' "$work/out" || complain "the measured costs have no se
 "$DP_TEST_BUILDDIR/dualpipe" trace costs "$work/run/trace.json" >"$work/out" || complain "the trace has no costs"
 grep -v STAGE_SCALE "$work/out" >"$work/traced"
 grep -v STAGE_SCALE "$work/run/costs.txt" | cmp -s - "$work/traced" || complain "the trace has other costs than the run"
+grep -q 'median step' "$work/run/report.txt" && complain "the report has two medians of a step"
 grep -q '^overlap ' "$work/run/report.txt" || grep -q 'more ranks than cores' "$work/run/trace.html" ||
     complain "the page does not say that ranks waited for cores"
 [ -s "$work/run/curve.svg" ] || complain "no picture of the loss"
@@ -95,6 +96,23 @@ done
 # Nothing is trained, and nothing is written.
 threads 2 --verify --out "$work/none"
 [ "$status" -eq 0 ] && [ ! -e "$work/none" ] || complain "--verify --out: exit status $status, or files"
+
+# Before the training no file lies there empty, and an old one stays.
+echo old >"$work/old"
+threads 2 --steps 1 --microbatches 1 --schedule dualpipe --losses "$work/old" --curve "$work/new"
+[ "$status" -ne 0 ] && [ "$(cat "$work/old")" = old ] && [ ! -e "$work/new" ] || complain "outputs before the training"
+
+# What is wrong with the whole job is said once.
+once() { # PATTERN OPTIONS...
+    pattern=$1
+    shift
+    ranks 4 "$@"
+    expect 2 err "$pattern" "$*"
+    [ "$(grep -c -e "$pattern" "$work/err")" -eq 1 ] || complain "$*: not once"
+}
+once 'unknown option --nope' --nope
+once '/nope: No such file' --data /nope
+once 'is 3 ranks, but 4 were started' --pp 3
 
 # Ranks that were started differently learn what differs.
 status=0

@@ -185,14 +185,14 @@ static dp_status_t open_in(output_t *output, char *path, size_t bytes, const cha
 
 static dp_status_t put_page(const char *trace_path, const dp_schedule_t *schedule, output_t *output)
 {
-    char title[128];
+    char title[160], sizes[64];
     const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = (size_t)256 << 20};
     trace_detail_t overlap;
     dp_trace_t *trace;
     dp_status_t status = trace_load(trace_path, &options, &trace);
 
-    snprintf(title, sizeof(title), "%s, executed: %d ranks, %d micro-batches; segments sleep their cost",
-             schedule->method, schedule->ranks, schedule->microbatches);
+    snprintf(title, sizeof(title), "%s, executed: %s; segments sleep their cost", schedule->method,
+             output_sizes(schedule->ranks, schedule->microbatches, sizes, sizeof(sizes)));
     if (status >= 0) {
         status = trace_detail_measure(trace, 5, &overlap);
         if (status >= 0)
@@ -206,7 +206,7 @@ static dp_status_t put_page(const char *trace_path, const dp_schedule_t *schedul
 static dp_status_t draw_method(const demo_t *demo, const demo_result_t *result, output_t *output)
 {
     const dp_schedule_t *schedule = result->schedule;
-    char title[128], subtitle[128];
+    char title[160], subtitle[128], sizes[64];
     dp_timeline_t *operations = NULL;
     bool serves = demo->args->inference != 0;
     dp_status_t status = serves ? DP_OK : demo_operations(result, &operations);
@@ -220,8 +220,8 @@ static dp_status_t draw_method(const demo_t *demo, const demo_result_t *result, 
                                .chunks = schedule->chunks,
                                .placement = schedule->placement};
 
-    snprintf(title, sizeof(title), "%s, executed: %d rank%s, %d micro-batches", schedule->method, schedule->ranks,
-             schedule->ranks == 1 ? "" : "s", schedule->microbatches);
+    snprintf(title, sizeof(title), "%s, executed: %s", schedule->method,
+             output_sizes(schedule->ranks, schedule->microbatches, sizes, sizeof(sizes)));
     snprintf(subtitle, sizeof(subtitle), "step %.1f ms measured, %.1f ms simulated; segments sleep their cost",
              result->measured.step * demo->unit_ns / 1e6, result->simulated.step * demo->unit_ns / 1e6);
     if (status >= 0)
@@ -254,7 +254,7 @@ static dp_status_t show_method(const demo_t *demo, const demo_result_t *result)
         status = output_close(&output, draw_method(demo, result, &output));
     if (status >= 0)
         printf("as a picture: %s\n", picture);
-    return status == DP_ERR_UNSUPPORTED ? DP_OK : status; /* built without cairo */
+    return status == DP_ERR_UNSUPPORTED ? DP_OK : status; /* no cairo */
 }
 
 /* ---- the table ---- */
@@ -286,8 +286,9 @@ static dp_status_t run_all(const demo_t *demo)
 {
     demo_result_t first = {.schedule = NULL};
     dp_status_t status = DP_OK;
+    char sizes[64];
 
-    printf("%d ranks, %d micro-batches, a unit of cost sleeps %.2f ms\n\n", demo->ranks, demo->microbatches,
+    printf("%s, a unit of cost sleeps %.2f ms\n\n", output_sizes(demo->ranks, demo->microbatches, sizes, sizeof(sizes)),
            demo->unit_ns / 1e6);
     printf("                     step, ms                      idle      all-to-all hidden\n"
            "schedule            simulated  measured    off    sim.   meas.    sim.   meas.\n");

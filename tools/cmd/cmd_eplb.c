@@ -151,11 +151,11 @@ const command_t command_eplb = {
     .needs = 0,
     .notes = "\n"
              "examples:\n"
-             "  dualpipe eplb --replicas 16 --groups 4 --nodes 2 --gpus 8 loads.tsv\n"
-             "  dualpipe eplb --replicas 16 --gpus 8 --distinct --seconds 1 --format tsv --output now.tsv loads.tsv\n"
-             "  dualpipe eplb --replicas 16 --gpus 8 --from now.tsv --bound 1.1 --expert-bytes 88080384 later.tsv\n"
+             "  dualpipe eplb --replicas 288 --groups 8 --nodes 4 --gpus 32 loads.tsv\n"
+             "  dualpipe eplb --replicas 288 --gpus 32 --distinct --seconds 1 --format tsv --output now.tsv loads.tsv\n"
+             "  dualpipe eplb --replicas 288 --gpus 32 --from now.tsv --bound 1.1 --expert-bytes 88080384 later.tsv\n"
              "      few moves to within a tenth of the mean\n"
-             "  dualpipe eplb --replicas 16 --groups 4 --nodes 2 --gpus 8 --format svg --output loads.svg loads.tsv\n"
+             "  dualpipe eplb --replicas 288 --gpus 32 --format svg --output loads.svg loads.tsv\n"
              "\n"
              "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage or input\n"};
 

@@ -101,6 +101,8 @@ static int run_schedule(const args_t *args)
         return args_usage(args, "--comm goes with --format tsv");
     if (args->rank >= 0 && args->format == FORMAT_TRACE)
         return args_usage(args, "--rank does not go with --format trace: a trace shows all ranks");
+    if (args->overlap == OVERLAP_PLANNED && args->format == FORMAT_CSV)
+        return args_usage(args, "--format csv cannot say which segments run beside each other: tsv can");
     code = make_plan(args, &plan);
     if (code == CMD_OK) {
         status = output_open(&output, args->output);

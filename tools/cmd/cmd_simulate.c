@@ -155,12 +155,13 @@ static dp_status_t put_table(const plan_t *plan, const ways_t *ways, output_t *o
     const dp_schedule_t *schedule = plan->schedule;
     const dp_costs_t *costs = &plan->args->costs;
     FILE *to = output->file;
-    char transport[32], text[256];
+    char transport[32], text[256], sizes[64];
 
     plan_transport_text(plan, transport, sizeof(transport));
-    fprintf(to, "schedule   %s: %d ranks, %d micro-batches, %d chunk%s per rank (%s)%s\n", schedule->method,
-            schedule->ranks, schedule->microbatches, schedule->chunks, schedule->chunks == 1 ? "" : "s",
-            dp_placement_name(schedule->placement), schedule->forward_only ? ", forward only" : "");
+    fprintf(to, "schedule   %s: %s, %d chunk%s per rank (%s)%s\n", schedule->method,
+            output_sizes(schedule->ranks, schedule->microbatches, sizes, sizeof(sizes)), schedule->chunks,
+            schedule->chunks == 1 ? "" : "s", dp_placement_name(schedule->placement),
+            schedule->forward_only ? ", forward only" : "");
     costs_text(costs, text, sizeof(text));
     fprintf(to, "costs      %s, transport %s%s\n", text, transport, costs->barrier == 0.0 ? ", no barrier" : "");
     put_scales(to, plan->args);

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "memory.h"
 #include "plan.h"
+#include "tools/io/output.h"
 #include "tools/io/size.h"
 
 static const option_row_t verify_options[] = {
@@ -89,11 +90,11 @@ static double peak(const dp_simulation_t *simulation)
 static void say(const args_t *args, const plan_t *plan)
 {
     const dp_schedule_t *schedule = plan->schedule;
-    char transport[32];
+    char transport[32], sizes[64];
 
     plan_transport_text(plan, transport, sizeof(transport));
-    printf("%s: accepted: %s, %d ranks, %d micro-batches, %d chunk%s per rank (%s), transport %s\n", args->file,
-           schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
+    printf("%s: accepted: %s, %s, %d chunk%s per rank (%s), transport %s\n", args->file, schedule->method,
+           output_sizes(schedule->ranks, schedule->microbatches, sizes, sizeof(sizes)), schedule->chunks,
            schedule->chunks == 1 ? "" : "s", dp_placement_name(schedule->placement), transport);
     printf("operations and transfers checked  %lld\n", (long long)plan->report.operations);
     if (plan->transfers > 0)

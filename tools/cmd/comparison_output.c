@@ -29,14 +29,14 @@ static void put_sentence(FILE *to, const char *text)
 static dp_status_t put_table(const comparison_t *table, const reasons_t *reasons, output_t *output)
 {
     FILE *to = output->file;
-    char costs[160];
+    char costs[160], sizes[64];
     const char *unit_name;
     double most = 0.0, unit;
     int width = (int)strlen("schedule");
 
     costs_text(&table->args->costs, costs, sizeof(costs));
-    fprintf(to, "%d rank%s, %d micro-batches, costs %s\n%s\n", table->args->ranks, table->args->ranks == 1 ? "" : "s",
-            table->args->microbatches, costs, table->args->costs.segments != NULL ? plan_by_segments : "");
+    fprintf(to, "%s, costs %s\n%s\n", output_sizes(table->args->ranks, table->args->microbatches, sizes, sizeof(sizes)),
+            costs, table->args->costs.segments != NULL ? plan_by_segments : "");
     for (size_t e = 0; e < table->fitting; e++) {
         width = (int)strlen(table->entries[e].label) > width ? (int)strlen(table->entries[e].label) : width;
         most = fmax(most, args_in_bytes(table->args) ? table->entries[e].bytes : 0.0);
@@ -195,15 +195,15 @@ static dp_status_t put_markdown(const comparison_t *table, const reasons_t *reas
 static dp_status_t put_picture(const comparison_t *table, output_t *output)
 {
     draw_bar_t *bars = calloc(table->fitting + 1, sizeof(*bars));
-    char title[96], subtitle[192], costs[160];
+    char title[96], subtitle[192], costs[160], sizes[64];
     draw_bars_t picture = {title, subtitle, bars, (int32_t)table->fitting};
     format_t format = table->args->format;
     dp_status_t status;
 
     if (bars == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu bars", table->fitting);
-    snprintf(title, sizeof(title), "Step time of %d ranks and %d micro-batches", table->args->ranks,
-             table->args->microbatches);
+    snprintf(title, sizeof(title), "Step time of %s",
+             output_sizes(table->args->ranks, table->args->microbatches, sizes, sizeof(sizes)));
     costs_text(&table->args->costs, costs, sizeof(costs));
     snprintf(subtitle, sizeof(subtitle), "costs %s", costs);
     for (size_t e = 0; e < table->fitting; e++) {

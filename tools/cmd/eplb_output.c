@@ -198,11 +198,12 @@ static dp_status_t put_json(const eplb_job_t *job, FILE *to)
     const dp_eplb_shape_t *s = &job->shape;
     const dp_eplb_moves_t *m = &job->moves;
 
-    fprintf(to,
-            "{\"layers\":%d,\"experts\":%d,\"replicas\":%d,\"groups\":%d,\"nodes\":%d,\"gpus\":%d,\"policy\":"
-            "\"%s\","
-            "\"max_count\":%d",
-            s->layers, s->experts, s->replicas, s->groups, s->nodes, s->gpus, policy_name(job), job->after.max_count);
+    fprintf(
+        to,
+        "{\"schema\":1,\"layers\":%d,\"experts\":%d,\"replicas\":%d,\"groups\":%d,\"nodes\":%d,\"gpus\":%d,\"policy\":"
+        "\"%s\","
+        "\"max_count\":%d",
+        s->layers, s->experts, s->replicas, s->groups, s->nodes, s->gpus, policy_name(job), job->after.max_count);
     put_json_balance(to, "before", &job->balance[0]);
     put_json_balance(to, "after", &job->balance[1]);
     fprintf(to,

@@ -57,10 +57,11 @@ static const char *chunk_word(dp_placement_t placement)
 dp_status_t listing_text(const dp_schedule_t *schedule, int32_t rank, output_t *output)
 {
     FILE *to = output->file;
+    char sizes[64];
 
-    fprintf(to, "%s: %d ranks, %d micro-batches, placement %s%s\n", schedule->method, schedule->ranks,
-            schedule->microbatches, dp_placement_name(schedule->placement),
-            schedule->forward_only ? ", forward only" : "");
+    fprintf(to, "%s: %s, placement %s%s\n", schedule->method,
+            output_sizes(schedule->ranks, schedule->microbatches, sizes, sizeof(sizes)),
+            dp_placement_name(schedule->placement), schedule->forward_only ? ", forward only" : "");
     if (schedule->chunks > 1)
         fprintf(to, "F0.3: forward of %s 0, micro-batch 3\n", chunk_word(schedule->placement));
     for (int32_t r = 0; r < schedule->ranks; r++) {
@@ -101,7 +102,7 @@ dp_status_t listing_json(const dp_schedule_t *schedule, int32_t rank, output_t *
     FILE *to = output->file;
     const char *between = "";
 
-    fputs("{\"method\":", to);
+    fputs("{\"schema\":1,\"method\":", to);
     output_json_string(to, schedule->method);
     fprintf(to,
             ",\"ranks\":%d,\"microbatches\":%d,\"chunks\":%d,\"placement\":\"%s\",\"forward_only\":%s,"

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_ROWS = 128, FIRST_ROW = 1000, COLUMNS = 80, HELP_AT = 24 };
 
@@ -74,6 +75,22 @@ int command_failed(const command_t *command, dp_status_t status)
 
 /* ---- values ---- */
 
+/* Before the work: a file that is there may be written to, else its folder. */
+static int check_output(const command_t *command, const char *path)
+{
+    char folder[4096];
+    int length = (int)strlen(path);
+
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    snprintf(folder, sizeof(folder), "%.*s.", length, path);
+    if (access(path, W_OK) == 0 || (errno == ENOENT && access(folder, W_OK) == 0))
+        return CMD_OK;
+    return command_failed(command, dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno)));
+}
+
 static int read_integer(const command_t *command, const option_row_t *row, void *member, const char *text)
 {
     char *end;
@@ -131,7 +148,7 @@ int option_take(const command_t *command, const option_row_t *row, void *into, c
         return CMD_OK;
     case OPTION_TEXT:
         *(const char **)member = value;
-        return CMD_OK;
+        return strcmp(row->name, "output") == 0 ? check_output(command, value) : CMD_OK;
     case OPTION_INT32:
     case OPTION_INT64:
         return read_integer(command, row, member, value);

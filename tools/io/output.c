@@ -126,3 +126,10 @@ void output_json_number(FILE *to, double number)
     else
         fputs("null", to);
 }
+
+const char *output_sizes(int32_t ranks, int32_t microbatches, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%d rank%s, %d micro-batch%s", ranks, ranks == 1 ? "" : "s", microbatches,
+             microbatches == 1 ? "" : "es");
+    return text;
+}

@@ -21,6 +21,9 @@ dp_status_t output_flush(FILE *file, const char *name);
  * Returns the first failure. */
 dp_status_t output_close(output_t *output, dp_status_t status);
 
+/* "1 rank, 8 micro-batches", in `text`. */
+const char *output_sizes(int32_t ranks, int32_t microbatches, char *text, size_t bytes);
+
 /* A JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD. */
 void output_json_string(FILE *to, const char *text);
 /* The same for JSON inside a <script>, which must not hold "</" or "<!--". */

@@ -467,7 +467,7 @@ dp_status_t trace_print_json(const trace_detail_t *overlap, const char *path, ou
     FILE *to = output->file;
     dp_status_t status = DP_OK;
 
-    fputc('{', to);
+    fputs("{\"schema\":1,", to);
     put_name(to, "trace", path);
     fprintf(to,
             ",\"events\":%" PRIu64 ",\"broken\":%" PRIu64 ",\"broken_records\":%" PRIu64 ",\"records\":%zu,\"sms\":",

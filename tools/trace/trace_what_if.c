@@ -181,9 +181,10 @@ static void put_result(const what_if_t *x, FILE *to)
 {
     const dp_schedule_t *s = x->run->schedule;
     const double before = x->before.step_time, after = x->after.step_time, longer = after - before;
+    char sizes[64];
 
-    fprintf(to, "trace      %s, step %d: %d rank%s, %d micro-batches, %d chunk%s per rank (%s)\n", x->title,
-            x->run->step, s->ranks, s->ranks == 1 ? "" : "s", s->microbatches, s->chunks, s->chunks == 1 ? "" : "s",
+    fprintf(to, "trace      %s, step %d: %s, %d chunk%s per rank (%s)\n", x->title, x->run->step,
+            output_sizes(s->ranks, s->microbatches, sizes, sizeof(sizes)), s->chunks, s->chunks == 1 ? "" : "s",
             dp_placement_name(s->placement));
     fprintf(to, "measured   %.6g ms\nsimulated  %.6g ms, %+.1f %%%s\n", x->run->measured_step, before,
             100.0 * (before / x->run->measured_step - 1.0),
