@@ -3,6 +3,7 @@
  * options.c: see options.h. */
 #include "options.h"
 
+#include <dualpipe/group.h>
 #include <dualpipe/schedule.h>
 #include <errno.h>
 #include <getopt.h>
@@ -75,12 +76,15 @@ int command_failed(const command_t *command, dp_status_t status)
 
 /* ---- values ---- */
 
-/* Before the work: a file that is there may be written to, else its folder. */
+/* Before the work: a file that is there may be written to, else its folder. In a job rank 0 writes. */
 static int check_output(const command_t *command, const char *path)
 {
+    dp_group_environment_t job = {.struct_size = sizeof(job)};
     char folder[4096];
     int length = (int)strlen(path);
 
+    if (dp_group_environment(&job) >= 0 && job.rank > 0)
+        return CMD_OK;
     while (length > 1 && path[length - 1] == '/')
         length--;
     while (length > 0 && path[length - 1] != '/')
