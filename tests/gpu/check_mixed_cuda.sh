@@ -58,10 +58,12 @@ mixed() { # REFERENCE HOSTS OPTIONS...
 }
 reference one_replica 1
 reference two_expert_ranks 4 --ep 2
-reference two_copies 4 --dp 2
 mixed one_replica a:b:b:a --schedule zb1p
 mixed two_expert_ranks a:b:a:b --ep 2
-mixed two_copies a:a:b:b --dp 2 --schedule 1f1b
+if long; then
+    reference two_copies 4 --dp 2
+    mixed two_copies a:a:b:b --dp 2 --schedule 1f1b
+fi
 
 # as threads; the report says it as well
 export DUALPIPE_DEBUG="$fake,hosts=a:a:b:b" DP_FAKE_NCCL_SHARE=1 DUALPIPE_LOG=info

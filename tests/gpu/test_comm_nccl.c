@@ -1134,7 +1134,7 @@ int main(int argc, char **argv)
         return conform_main((const conform_suite_t *[]){&conform_comm, ONE_SIDED ? &one_sided_suite : &own_suite, NULL},
                             "comm_nccl", argc, argv);
     if (ONE_SIDED) {
-        status = run(&one_sided_suite, all) | run(&conform_comm, all);
+        status = run(&one_sided_suite, all) | run(&conform_comm, gpu_is_hurried() ? channels : all);
         /* the program of bundles over windows */
         debug_set("nccl.channels", "auto");
         return status | run(&conform_comm, channels);

@@ -17,7 +17,7 @@ numbers() { # announced and grown MiB of the largest rank
         sed -n 's/.*announced \([0-9.]*\) MiB for the largest rank.* had grown by \([0-9.]*\) MiB at most.*/\1 \2/p'
 }
 measure() { # OPTIONS...: leaves $announced, $beside
-    ranks 4 --ep 2 --steps 2 --val-every 0 --sample 0 --microbatches 8 "$@"
+    ranks 4 --ep 2 --steps 1 --val-every 0 --sample 0 --microbatches 8 "$@"
     [ "$status" -eq 0 ] || complain "$*: exit status $status"
     set -- $(numbers)
     announced=${1:-0}

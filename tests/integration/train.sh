@@ -19,6 +19,9 @@ for plugin in attention_cpu moe_cpu comm_shm device_cpu; do
     fi
 done
 
+long() { # in check-long, where every row is run
+    [ "${DP_TEST_LONG:-0}" = 1 ]
+}
 complain() {
     echo "$*"
     sed 's/^/    out: /' "$work/out" 2>/dev/null | cut -c 1-200

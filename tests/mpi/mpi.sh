@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # mpi.sh: what the scripts that run under an MPI share; they read it with ".". A script defines try_mpi, which finds $mpi (ompi or
-# mpich), $mpirun (a command that takes -n N) and $plugin, and is called for each MPI that is there and starts.
+# mpich), $mpirun (a command that takes -n N) and $plugin, and is called for the MPI that is there and starts; in check-long for another one, too.
 
 case " $CFLAGS " in *fsanitize=thread*)
     echo "skipped: ThreadSanitizer takes the inside of an MPI for races"
@@ -44,7 +44,7 @@ use_mpi() { # KIND LAUNCHER PLUGIN
 try_mpis() {
     tried=0
     use_mpi $DP_TEST_MPI "$DP_TEST_BUILDDIR/.libs/dp_comm_mpi.so"
-    if [ -n "${DP_TEST_OTHER_MPI% *}" ]; then
+    if [ -n "${DP_TEST_OTHER_MPI% *}" ] && [ "${DP_TEST_LONG:-0}" = 1 ]; then
         use_mpi $DP_TEST_OTHER_MPI "$DP_TEST_BUILDDIR/tests/mpi/.libs/dp_comm_mpi.so"
     fi
     [ "$tried" -gt 0 ] || exit 77

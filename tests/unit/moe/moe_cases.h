@@ -39,12 +39,8 @@ void scores_that_vanish_give_no_weight(conform_t *t);
 void one_score_by_itself_is_no_weight(conform_t *t);
 
 #define MOE_CASES                                                                                                      \
-    {CONFORM_CASE(every_gate_and_size, 0, "Nothing has to be a multiple of anything.")},                               \
-        {CONFORM_CASE(replicas_of_many_layers, 4, "Replicas on one rank or several, as many as one likes."),           \
-         .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},                                                           \
-        {CONFORM_CASE(group_has_the_bits_of_one_rank, 4,                                                               \
-                      "All gradients have the bits of one rank, in any order of calls."),                              \
-         .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},                                                           \
+    {CONFORM_CASE(replicas_of_many_layers, 4, "Replicas on one rank or several, as many as one likes."),               \
+     .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},                                                               \
         {CONFORM_CASE(exchanges_hold_the_worst_case, 0, "A token chooses an expert once: exchanges hold no more.")},   \
         {CONFORM_CASE(a_row_is_sent_once_to_each_rank, 4, "However many experts of a rank a token chooses."),          \
          .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},                                                           \
@@ -59,6 +55,14 @@ void one_score_by_itself_is_no_weight(conform_t *t);
         {CONFORM_CASE(scores_that_vanish_give_no_weight, 0, "Sigmoids that are all 0 weigh nothing.")},                \
     {                                                                                                                  \
         CONFORM_CASE(one_score_by_itself_is_no_weight, 0, "Normalized, it trains no router: a warning.")               \
+    }
+/* Minutes on an emulated device. */
+#define MOE_LONG_CASES                                                                                                 \
+    {CONFORM_CASE(every_gate_and_size, 0, "Nothing has to be a multiple of anything.")},                               \
+    {                                                                                                                  \
+        CONFORM_CASE(group_has_the_bits_of_one_rank, 4,                                                                \
+                     "All gradients have the bits of one rank, in any order of calls."),                               \
+            .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS                                                          \
     }
 
 #endif

@@ -42,6 +42,7 @@ static void blas_uses_one_thread_unless_told_otherwise(conform_t *t)
 
 static const conform_case_t cases[] = {
     MOE_CASES,
+    MOE_LONG_CASES,
     {CONFORM_CASE(blas_uses_one_thread_unless_told_otherwise, 0, "BLAS is left alone when the user set it.")},
     {0},
 };
