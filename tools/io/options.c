@@ -76,7 +76,8 @@ int command_failed(const command_t *command, dp_status_t status)
 
 /* ---- values ---- */
 
-/* Before the work: a file that is there may be written to, else its folder. In a job rank 0 writes. */
+/* Before the work: a file that is there may be written to, else its folder. In a job rank 0
+ * writes. */
 static int check_output(const command_t *command, const char *path)
 {
     dp_group_environment_t job = {.struct_size = sizeof(job)};

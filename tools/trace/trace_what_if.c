@@ -48,8 +48,8 @@ static bool are_linked(const dp_program_t *program, const trace_link_t *link)
     return false;
 }
 
-/* A message passes its link, and then takes the latency that was measured. What takes time on a link
- * does not keep the lane that made it. */
+/* A message passes its link, and then takes the latency that was measured. What takes time on a
+ * link does not keep the lane that made it. */
 static dp_status_t change_links(what_if_t *x)
 {
     for (int32_t k = 0; k < x->args->nlinks; k++) {
