@@ -11,10 +11,8 @@ typedef struct dp__cut_rules {
     /* 0: the cut may be; else how far it is from that. A cut that is less far beats any step */
     double (*excess)(void *user, const int32_t *first);
     bool (*has_time)(void *user); /* false: no other cut is tried */
-    /* [stages + 1] the only beginning; NULL: those of dp_partition() */
-    const int32_t *begin;
-    /* [stages] and one whose stages have no more layers than these, or NULL */
-    const int32_t *most;
+    const int32_t *begin;         /* [stages + 1] the only beginning; NULL: several */
+    const int32_t *most;          /* [stages] and one of no more layers a stage; NULL: none */
     void *user;
 } dp__cut_rules_t;
 

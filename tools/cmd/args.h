@@ -53,9 +53,10 @@ typedef struct args {
     double memory_cap;                                     /* negative: none */
     double activation_bytes, deferred_bytes, weight_bytes; /* negative: not given */
     double memory;                                         /* of a device; negative: not given */
-    double *rank_memory;                                   /* [rank] 0: as all; NULL: not given */
-    int32_t capped;                                        /* the ranks from here on have none */
-    double *parts; /* [nparts] layers of each stage beside the mean; NULL: not given */
+    /* [DP_MAX_RANKS] of each, 0: as all; NULL: not given */
+    double *rank_memory;
+    int32_t capped; /* rank_memory names no rank from this one on */
+    double *parts;  /* [nparts] layers of each stage beside the mean; NULL: not given */
     int32_t nparts;
     double seconds; /* 0: not given */
     int32_t overlap;

@@ -51,7 +51,7 @@ static void draw_ticks(cairo_t *cr, const axis_t *axis, bool across)
     }
 }
 
-static void draw_title(cairo_t *cr, const draw_frontier_t *picture)
+static void draw_titles(cairo_t *cr, const draw_frontier_t *picture)
 {
     char text[96];
 
@@ -80,7 +80,7 @@ dp_status_t draw_frontier_write(const draw_frontier_t *picture, draw_format_t fo
     status = draw_canvas_open(&canvas, format, width, height, 2.0, write, user);
     if (status != DP_OK)
         return status;
-    draw_title(canvas.cr, picture);
+    draw_titles(canvas.cr, picture);
     draw_ticks(canvas.cr, &x, true);
     draw_ticks(canvas.cr, &y, false);
     for (; p <= last; p++) {
