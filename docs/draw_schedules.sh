@@ -145,11 +145,11 @@ segments sleep so much longer.
 
 ## Layers, order and memory in one
 
-`dualpipe search --layers 1x61,5.45` looks for the cut of the layers together with the order. Every
-schedule gets the cut that suits it, annealing moves a layer at times, and behind a plan of segments
-the cut moves once more. `--chunks 2,3,4` says with how many chunks interleaved schedules are tried.
-Memory is in bytes: a stage has bytes by the number of its layers, and weights count twice where a
-rank has two copies. Ranks may differ:
+`dualpipe search` with `--layers 1x61,5.45` looks for the cut of the layers together with the order.
+Every schedule gets the cut that suits it, annealing moves a layer at times, and behind a plan of
+segments the cut moves once more. `--chunks 2,3,4` says with how many chunks interleaved schedules
+are tried. Memory is in bytes: a stage has bytes by the number of its layers, and weights count
+twice where a rank has two copies. Ranks may differ:
 
     dualpipe search --ranks 4 --microbatches 16 --layers 1x30,3 --chunks 2,3,4 \
         --activation-bytes 4GiB --weight-bytes 24GiB --memory 64GiB,2:40GiB --output mine.tsv

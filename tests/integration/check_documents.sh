@@ -29,7 +29,7 @@ others='^(\.\/quickstart|build-aux\/deps|\.\.\/configure|autoreconf|make|pip|cc|
 joined=':all;/\\$/{N;s/ *\\\n */ /;b all}' # lines that a backslash ends and the next
 
 from_markdown() { # FILE: indented lines, and those of blocks of shell, that are commands; whole commands of ours between backticks
-    awk -v ours="$ours" -v others="$others" -v file="${1#"$source"/}" '
+    sed "$joined" "$1" | awk -v ours="$ours" -v others="$others" -v file="${1#"$source"/}" '
         /^ *```/ { code = !code; shell = $0 ~ /sh|console|bash/; next }
         !code && !/^    / { text = text " " $0; next }
         code && !shell { next }
@@ -40,7 +40,7 @@ from_markdown() { # FILE: indented lines, and those of blocks of shell, that are
             for (i = 2; i <= n; i += 2)
                 if (part[i] ~ ours && part[i] ~ / --?[A-Za-z-]+[ =][a-z0-9]/ && part[i] !~ /\.\.\.| [A-Z]+( |$)/)
                     print file "\t" part[i]
-        }' "$1"
+        }'
 }
 from_manual() {
     sed -n '/^\.SH EXAMPLES/,/^\.SH SEE/p' "$source/docs/dualpipe.1" |
