@@ -50,13 +50,14 @@ for layout in "2 1 decode" "3 1 decode" "4 1 prefill" "2 2 prefill" "4 2 decode"
     same answers "$layout"
 done
 
-# Experts move between steps, by what these have counted; the answers stay.
+# Experts move beside steps, by what these have counted, a layer of each rank beside one; the answers stay.
 for layout in "2 2" "4 2" "4 4"; do
     set -- $layout
     answer "$1" --ep "$2" --eplb 1 -n 16 --slots 2 --prompts "$work/prompts"
     same answers "$layout, experts placed by load"
     awk '/tokens of prompts: the fullest server has/ { prompts++; worse += $13 > $17 } /tokens of decode: the fullest/ { decode++; worse += $13 > $17 }
         END { exit !(prompts > 0 && decode > 0 && worse == 0) }' "$work/err" || complain "$layout: no better places: $(cat "$work/err")"
+    grep -q "beside $((4 * $2 / $1)) steps\$" "$work/err" || complain "$layout: layers did not move one by one"
 done
 
 # A prompt with a part of its answer is answered with the rest.
