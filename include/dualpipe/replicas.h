@@ -52,9 +52,9 @@ typedef struct dp_replica_memory {
  *            ranks.
  * sent_out   bytes sent between ranks, over the whole group, the same on all ranks. NULL: not
  *            wanted.
- * DP_ERR_INVALID: the placement cannot be, or the layer has no replicas; nothing was moved. After
- * an error of comm or device the memories hold a mixture. [main] [blocks] [collective] over the
- * expert group
+ * DP_ERR_INVALID: the placement cannot be, the layer has no replicas, or a layer of this rank is
+ * moving (dp_moe_layer_place_begin); nothing was moved. After an error of comm or device the
+ * memories hold a mixture. [main] [blocks] [collective] over the expert group
  */
 DP_API DP_CHECKED dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement,
                                                  const dp_replica_memory_t *memories, int32_t count,
