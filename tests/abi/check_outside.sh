@@ -33,6 +33,7 @@ else
     DUALPIPE_PLUGIN_PATH=$work/made # the installed ones are found where configure said
 fi
 export PATH DUALPIPE_PLUGIN_PATH LD_LIBRARY_PATH
+train_moe=$(command -v train_moe) || complain "train_moe is not installed"
 
 # ---- what is there ----
 

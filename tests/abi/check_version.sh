@@ -16,6 +16,8 @@ says DP_VERSION "^#define DP_VERSION +\"$version\"\$" include/dualpipe/status.h
 says DP_VERSION_NUMBER "^#define DP_VERSION_NUMBER $number " include/dualpipe/status.h
 says "the Python package" "^version = \"$version\"\$" python/pyproject.toml
 says "the first heading" "^## $version \\(" CHANGELOG.md
+says "what is cited" "^version: $version\$" CITATION.cff
+says "the Debian package" "^libdualpipe \\($version\\) " debian/changelog
 says pkg-config "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe.pc"
 says "pkg-config of dualplan" "^Version: $version\$" "$DP_TEST_BUILDDIR/dualplan.pc"
 says "pkg-config of the suites" "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe-conform.pc"
