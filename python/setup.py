@@ -24,7 +24,7 @@ except ImportError:  # before setuptools 70
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE / "csrc" if (HERE / "csrc").is_dir() else HERE.parent
-ROOMS = ("base", "schedule", "program", "timeline", "simulate", "overlap", "search", "trace", "eplb")
+ROOMS = ("base", "schedule", "program", "timeline", "simulate", "overlap", "search", "trace", "model", "eplb")
 IO = ("cost_keys", "input")
 
 

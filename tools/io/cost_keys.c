@@ -143,6 +143,11 @@ dp_status_t cost_keys_read(const char *path, cost_keys_t *keys)
     return input_lines(path, LARGEST_FILE, read_line, keys);
 }
 
+dp_status_t cost_keys_parse(const char *name, char *text, size_t bytes, cost_keys_t *keys)
+{
+    return input_split(name, text, bytes, read_line, keys);
+}
+
 /* ---- together ---- */
 
 void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from)

@@ -34,6 +34,8 @@ dp_status_t cost_keys_ranks(const char *text, double **scale_out, int32_t *named
 /* Lines KEY=VALUE, # comments, of a file ("-": standard input) into keys that are all free. Errors
  * name file and line. */
 dp_status_t cost_keys_read(const char *path, cost_keys_t *keys);
+/* The same of a text (input_split). */
+dp_status_t cost_keys_parse(const char *name, char *text, size_t bytes, cost_keys_t *keys);
 /* What `from` gives and `keys` does not. */
 void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from);
 /* The costs they make, over those in *costs. pair_out->struct_size is 0 afterwards when no segment

@@ -55,12 +55,11 @@ dp_status_t input_read(const char *path, size_t most, char **text_out, size_t *b
     return status;
 }
 
-dp_status_t input_lines(const char *path, size_t most, input_line_fn take, void *user)
+dp_status_t input_split(const char *name, char *text, size_t bytes, input_line_fn take, void *user)
 {
-    char *text, message[256];
-    size_t bytes;
+    char message[256];
     long number = 0;
-    dp_status_t status = input_read(path, most, &text, &bytes);
+    dp_status_t status = DP_OK;
 
     for (char *line = text, *end = text + bytes; status == DP_OK && line < end;) {
         char *stop = memchr(line, '\n', (size_t)(end - line));
@@ -73,10 +72,21 @@ dp_status_t input_lines(const char *path, size_t most, input_line_fn take, void 
                                                        : take(user, line);
         line = stop + 1;
     }
-    if (status != DP_OK && number > 0) {
+    if (status != DP_OK) {
         snprintf(message, sizeof(message), "%s", dp_last_error());
-        status = dp_fail(status, "%s:%ld: %s", path, number, message);
+        status = dp_fail(status, "%s:%ld: %s", name, number, message);
     }
+    return status;
+}
+
+dp_status_t input_lines(const char *path, size_t most, input_line_fn take, void *user)
+{
+    char *text;
+    size_t bytes;
+    dp_status_t status = input_read(path, most, &text, &bytes);
+
+    if (status == DP_OK)
+        status = input_split(path, text, bytes, take, user);
     free(text);
     return status;
 }

@@ -16,5 +16,7 @@ dp_status_t input_read(const char *path, size_t most, char **text_out, size_t *b
  * of its message. */
 typedef dp_status_t (*input_line_fn)(void *user, char *line);
 dp_status_t input_lines(const char *path, size_t most, input_line_fn take, void *user);
+/* The same of a text, into which NULs are written, one behind its end. */
+dp_status_t input_split(const char *name, char *text, size_t bytes, input_line_fn take, void *user);
 
 #endif

@@ -4,39 +4,47 @@
  * simulator makes a step of. */
 #include "estimate.h"
 
-#include <dualpipe/simulate.h>
+#include "base/memory.h"
+#include "shape.h"
+
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define BF16 2.0
 
 /* ---- a layer ---- */
 
-/* Milliseconds of a micro-batch on one rank. A transfer takes as long forward as back. */
+enum {
+    ATTENTION = DP_ROLE_ATTENTION - 1,
+    DISPATCH = DP_ROLE_DISPATCH - 1,
+    MLP = DP_ROLE_MLP - 1,
+    COMBINE = DP_ROLE_COMBINE - 1
+};
+
+/* Milliseconds of a micro-batch on one rank. A transfer is estimated to take as long forward as
+ * back; 0: there is none. */
 typedef struct times {
-    double attention[3], mlp[3]; /* F, I, W */
-    double transfer;             /* dispatch, and combine: each; 0: there is none */
+    double of[DP_SEGMENT_COSTS][3]; /* F, I, W */
+    double again[DP_SEGMENT_COSTS]; /* to recompute all of it, of MLP the inner width */
 } times_t;
 
-static double microbatch_tokens(const job_t *job)
+static double microbatch_tokens(const dp__job_t *job)
 {
     return (double)job->micro_batch * (double)job->sequence;
 }
 
-static double products_ms(const job_t *job, double operations)
+static double products_ms(const dp__job_t *job, double operations)
 {
     return operations / (job->gpu.tflops * 1e9 * job->gpu.products);
 }
 
-static double link_ms(const job_t *job, double bytes, double gbps)
+static double link_ms(const dp__job_t *job, double bytes, double gbps)
 {
     return bytes / (gbps * 1e6 * job->gpu.links);
 }
 
 /* What tensor parallelism adds to a layer's half: an all-reduce of the tokens on the host. */
-static double reduce_ms(const job_t *job, const layout_t *l)
+static double reduce_ms(const dp__job_t *job, const dp_layout_t *l)
 {
     const double bytes = microbatch_tokens(job) * (double)job->model.hidden * BF16;
 
@@ -50,9 +58,9 @@ static double reached(double n, double choices)
 }
 
 /* Rows to other ranks of the host and, once for each host, to other hosts, at the same time. */
-static double transfer_ms(const job_t *job, const layout_t *l)
+static double transfer_ms(const dp__job_t *job, const dp_layout_t *l)
 {
-    const model_t *m = &job->model;
+    const dp_model_t *m = &job->model;
     const double row = (double)m->hidden * BF16 * microbatch_tokens(job) / l->tp;
     const double on_host = fmax(1, fmin(l->ep, job->gpu.host / l->tp)), hosts = ceil(l->ep / on_host);
     double visited = reached(hosts, (double)m->top_k), near, far;
@@ -66,38 +74,81 @@ static double transfer_ms(const job_t *job, const layout_t *l)
     return fmax(near, far) + job->gpu.latency / 1e3;
 }
 
-static times_t times_of(const job_t *job, const layout_t *l, int64_t layer)
+static times_t estimated_times(const dp__job_t *job, const dp_layout_t *l, int64_t layer)
 {
-    const model_t *m = &job->model;
-    const model_layer_t p = model_layer(m, layer);
+    const dp_model_t *m = &job->model;
+    const dp__model_layer_t p = dp__model_layer(m, layer);
     const double tokens = microbatch_tokens(job), share = m->experts > 0 ? (double)m->top_k / (double)m->experts : 0;
     const double projections = products_ms(job, 2 * tokens * p.attention / l->tp), reduce = reduce_ms(job, l);
     const double mlp = products_ms(job, 2 * tokens * (p.mlp + p.experts * share) / l->tp);
     /* a token sees half of its sequence; the backward has five products of the forward's two */
     const double core = tokens * (double)job->sequence * (double)m->heads * (double)(m->head_dim + m->value_dim) /
                         l->tp / (job->gpu.tflops * 1e9 * job->gpu.core);
-    times_t t = {.attention = {projections + core + reduce, projections + 2.5 * core + reduce, projections},
-                 .mlp = {mlp + reduce, mlp + reduce, mlp}};
+    const double transfer = dp__model_has_experts(m, layer) ? transfer_ms(job, l) : 0;
 
-    if (model_has_experts(m, layer))
-        t.transfer = transfer_ms(job, l);
+    return (times_t){.of = {[ATTENTION] = {projections + core + reduce, projections + 2.5 * core + reduce, projections},
+                            [DISPATCH] = {transfer, transfer, 0},
+                            [MLP] = {mlp + reduce, mlp + reduce, mlp},
+                            [COMBINE] = {transfer, transfer, 0}}};
+}
+
+/* With what was measured in the place of that. Of a model with experts only they were. */
+static times_t times_of(const dp__job_t *job, const dp_layout_t *l, int64_t layer)
+{
+    const dp_segment_costs_t *m = &job->measured;
+    const bool experts = dp__model_has_experts(&job->model, layer);
+    times_t t = estimated_times(job, l, layer);
+
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
+        const bool there = s == ATTENTION || (s == MLP ? experts || job->model.experts == 0 : experts && l->ep > 1);
+
+        if (!there || m->f[s] + m->i[s] + m->w[s] == 0)
+            continue;
+        t.of[s][0] = m->f[s];
+        t.of[s][1] = m->i[s];
+        t.of[s][2] = m->w[s];
+        t.again[s] = m->r[s];
+    }
+    t.again[ATTENTION] = t.again[ATTENTION] > 0 ? t.again[ATTENTION] : t.of[ATTENTION][0];
+    t.again[MLP] = t.again[MLP] > 0 ? t.again[MLP] : t.of[MLP][0] * 2 / 3;
     return t;
 }
 
-static double head_ms(const job_t *job, const layout_t *l)
+void dp__estimate_segments(const dp__job_t *job, const dp_layout_t *layout, dp_segment_costs_t *segments_out)
 {
-    return products_ms(job, 2 * microbatch_tokens(job) * model_head(&job->model) / l->tp);
+    int64_t layer = 0;
+    times_t t;
+
+    while (layer + 1 < job->model.layers && job->model.experts > 0 && !dp__model_has_experts(&job->model, layer))
+        layer++;
+    t = estimated_times(job, layout, layer);
+    *segments_out = (dp_segment_costs_t){.struct_size = sizeof(*segments_out), .layers = 1};
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
+        segments_out->f[s] = t.of[s][0];
+        segments_out->i[s] = t.of[s][1];
+        segments_out->w[s] = t.of[s][2];
+    }
 }
 
-static double sum_of(const double times[3])
+/* What a rank computes of a layer. */
+static double compute_ms(const times_t *t)
 {
-    return times[0] + times[1] + times[2];
+    double sum = 0;
+
+    for (int pass = 0; pass < 3; pass++)
+        sum += t->of[ATTENTION][pass] + t->of[MLP][pass];
+    return sum;
+}
+
+static double head_ms(const dp__job_t *job, const dp_layout_t *l)
+{
+    return products_ms(job, 2 * microbatch_tokens(job) * dp__model_head(&job->model) / l->tp);
 }
 
 /* Bytes that a layer keeps of a token from its forward to its backward (docs/recompute.md). */
-static double kept_bytes(const model_t *m, int64_t layer, dp_recompute_t recompute)
+static double kept_bytes(const dp_model_t *m, int64_t layer, int32_t recompute)
 {
-    const bool latent = m->kv_rank > 0, experts = model_has_experts(m, layer);
+    const bool latent = m->kv_rank > 0, experts = dp__model_has_experts(m, layer);
     const double d = (double)m->hidden, heads = (double)m->heads;
     const double q = heads * (double)m->head_dim, out = heads * (double)m->value_dim;
     const double k = latent ? q : (double)(m->kv_heads * m->head_dim), v = latent ? out : k;
@@ -145,7 +196,7 @@ static bool fits_under(const parts_t *p, double most)
 }
 
 /* Such that the dearest stage is as cheap as it can be. */
-static dp_status_t cut_parts(const job_t *job, const layout_t *l, int32_t stages, parts_t *p)
+static dp_status_t cut_parts(const dp__job_t *job, const dp_layout_t *l, int32_t stages, parts_t *p)
 {
     double low = 0, high = 0;
 
@@ -153,8 +204,8 @@ static dp_status_t cut_parts(const job_t *job, const layout_t *l, int32_t stages
     if (stages > p->count)
         return dp_fail(DP_ERR_INVALID, "%d stages are more than %lld layers, embedding and head", stages,
                        (long long)job->model.layers);
-    p->ms = calloc((size_t)p->count, sizeof(*p->ms));
-    p->first = calloc((size_t)stages + 1, sizeof(*p->first));
+    p->ms = dp__calloc((size_t)p->count, sizeof(*p->ms));
+    p->first = dp__calloc((size_t)stages + 1, sizeof(*p->first));
     if (p->ms == NULL || p->first == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %lld layers", (long long)job->model.layers);
     p->ms[0] = 1e-6;
@@ -162,7 +213,7 @@ static dp_status_t cut_parts(const job_t *job, const layout_t *l, int32_t stages
     for (int64_t i = 0; i < job->model.layers; i++) {
         const times_t t = times_of(job, l, i);
 
-        p->ms[i + 1] = sum_of(t.attention) + sum_of(t.mlp);
+        p->ms[i + 1] = compute_ms(&t);
     }
     for (int64_t i = 0; i < p->count; i++)
         high += p->ms[i];
@@ -177,18 +228,18 @@ static dp_status_t cut_parts(const job_t *job, const layout_t *l, int32_t stages
 
 static void clear_parts(parts_t *p)
 {
-    free(p->ms);
-    free(p->first);
+    dp__free(p->ms);
+    dp__free(p->first);
 }
 
-double estimate_bound(const job_t *job, const layout_t *l)
+double dp__estimate_bound(const dp__job_t *job, const dp_layout_t *l)
 {
     double sum = 3 * head_ms(job, l);
 
     for (int64_t i = 0; i < job->model.layers; i++) {
         const times_t t = times_of(job, l, i);
 
-        sum += sum_of(t.attention) + sum_of(t.mlp);
+        sum += compute_ms(&t);
     }
     return sum * l->microbatches / l->pp / 1e3;
 }
@@ -199,21 +250,21 @@ typedef struct held {
     bool head;
 } held_t;
 
-static held_t held_by(const job_t *job, const layout_t *l, const parts_t *p, int32_t stage)
+static held_t held_by(const dp__job_t *job, const dp_layout_t *l, const parts_t *p, int32_t stage)
 {
-    const model_t *m = &job->model;
+    const dp_model_t *m = &job->model;
     const double tokens = microbatch_tokens(job) / l->tp;
     held_t h = {0};
 
     for (int64_t part = p->first[stage]; part < p->first[stage + 1]; part++) {
-        const model_layer_t layer = model_layer(m, part - 1);
+        const dp__model_layer_t layer = dp__model_layer(m, part - 1);
 
         if (part == 0) {
-            h.dense += model_embedding(m) / l->tp;
+            h.dense += dp__model_embedding(m) / l->tp;
             continue;
         }
         if (part == p->count - 1) {
-            h.dense += model_head(m) / l->tp;
+            h.dense += dp__model_head(m) / l->tp;
             h.kept += tokens * (double)m->hidden * BF16;
             h.head = true;
             continue;
@@ -229,17 +280,18 @@ static held_t held_by(const job_t *job, const layout_t *l, const parts_t *p, int
 
 /* slots: places for micro-batches of each chunk of each rank. state: of the optimizer for a
  * parameter, a master and two moments in fp32. */
-static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_schedule_t *schedule, const double *slots,
-                                const parts_t *p, int32_t rank)
+static dp_layout_t held_on(const dp__job_t *job, const dp_layout_t *l, const dp_schedule_t *schedule,
+                           const double *slots, const parts_t *p, int32_t rank)
 {
-    const model_t *m = &job->model;
+    const dp_model_t *m = &job->model;
     const double tokens = microbatch_tokens(job) / l->tp, row = (double)m->hidden * BF16, state = 12;
     const int32_t copies = dp_schedule_paths(schedule);
-    const double spread = job->zero ? (double)l->dp * copies : 1;
-    footprint_t f = {.copies = copies};
+    const double spread = job->whole_optimizer ? 1 : (double)l->dp * copies;
+    dp_layout_t f = *l;
     double unkept = 0;
     bool embedding = false, head = false;
 
+    f.copies = copies;
     for (int32_t chunk = 0; chunk < schedule->chunks; chunk++) {
         dp_place_t place;
         held_t h;
@@ -252,28 +304,28 @@ static footprint_t footprint_of(const job_t *job, const layout_t *l, const dp_sc
         if (m->tied && embedding && head && (place.stage == 0 || h.head) && copies == 1)
             h.dense -= (double)m->vocab * (double)m->hidden / l->tp;
         f.weights += (h.dense + h.experts) * BF16;
-        f.experts += h.experts * BF16;
+        f.expert_weights += h.experts * BF16;
         f.gradients += (h.dense + h.experts) * 4;
         f.optimizer += h.dense * state / spread + h.experts * state / fmax(1, spread / l->ep);
-        f.head += h.head ? tokens * (double)m->vocab * (BF16 + 4) : 0;
+        f.logits += h.head ? tokens * (double)m->vocab * (BF16 + 4) : 0;
         /* two at least: forwards alone, as for a validation, are two at a time */
         f.activations += h.kept * fmax(2, slots[rank * schedule->chunks + chunk]);
         unkept = fmax(unkept, h.unkept);
     }
     f.activations += unkept; /* of the one backward that runs */
-    f.transport = l->pp > 1 ? 4 * schedule->chunks * tokens * row : 0;
-    f.transport += l->ep > 1 ? 2 * (double)m->top_k * tokens * row : 0;
-    f.total = f.weights + f.gradients + f.optimizer + f.activations + f.head + f.transport + job->gpu.reserve;
+    f.transfers = l->pp > 1 ? 4 * schedule->chunks * tokens * row : 0;
+    f.transfers += l->ep > 1 ? 2 * (double)m->top_k * tokens * row : 0;
+    f.total = f.weights + f.gradients + f.optimizer + f.activations + f.logits + f.transfers + job->gpu.reserve;
     return f;
 }
 
 /* Schedules of many micro-batches are simulated with fewer: in between each takes the same. */
-static int32_t enough(const layout_t *l, int32_t rounds)
+static int32_t enough(const dp_layout_t *l, int32_t rounds)
 {
     return rounds * l->pp < l->microbatches ? rounds * l->pp : l->microbatches;
 }
 
-static dp_status_t make_schedule(const layout_t *l, int32_t microbatches, dp_schedule_t **schedule_out)
+static dp_status_t make_schedule(const dp_layout_t *l, int32_t microbatches, dp_schedule_t **schedule_out)
 {
     const dp_schedule_request_t request = {.struct_size = sizeof(request),
                                            .method = l->method->name,
@@ -285,7 +337,7 @@ static dp_status_t make_schedule(const layout_t *l, int32_t microbatches, dp_sch
 }
 
 /* Most micro-batches that are alive in each chunk of each rank, of a schedule of so many. */
-static dp_status_t count_slots(const layout_t *l, int32_t microbatches, double *slots)
+static dp_status_t count_slots(const dp_layout_t *l, int32_t microbatches, double *slots)
 {
     dp_schedule_t *schedule = NULL;
     dp_program_t *program = NULL;
@@ -301,10 +353,10 @@ static dp_status_t count_slots(const layout_t *l, int32_t microbatches, double *
 }
 
 /* The same of all micro-batches: what grows with them, as gpipe's does, grows evenly. */
-static dp_status_t find_slots(const layout_t *l, int32_t places, double *slots)
+static dp_status_t find_slots(const dp_layout_t *l, int32_t places, double *slots)
 {
     const int32_t some = enough(l, 4), more = enough(l, 6);
-    double *fewer = calloc((size_t)places, sizeof(*fewer));
+    double *fewer = dp__calloc((size_t)places, sizeof(*fewer));
     dp_status_t status =
         fewer != NULL ? count_slots(l, more, slots) : dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", places);
 
@@ -313,37 +365,37 @@ static dp_status_t find_slots(const layout_t *l, int32_t places, double *slots)
         for (int32_t i = 0; i < places; i++)
             slots[i] += (slots[i] - fewer[i]) / (more - some) * (l->microbatches - more);
     }
-    free(fewer);
+    dp__free(fewer);
     return status;
 }
 
-dp_status_t estimate_bytes(const job_t *job, const layout_t *layout, answer_t *answer)
+dp_status_t dp__estimate_bytes(const dp__job_t *job, dp_layout_t *layout)
 {
+    const dp_layout_t asked = *layout;
     dp_schedule_t *schedule = NULL;
     double *slots = NULL;
     parts_t parts = {0};
     dp_status_t status = make_schedule(layout, enough(layout, 6), &schedule);
 
-    answer->layout = *layout;
-    answer->bytes = (footprint_t){0};
+    layout->total = 0;
     if (status >= 0) {
         const int32_t places = schedule->ranks * schedule->chunks;
 
-        slots = calloc((size_t)places, sizeof(*slots));
+        slots = dp__calloc((size_t)places, sizeof(*slots));
         status = slots != NULL ? find_slots(layout, places, slots)
                                : dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", places);
     }
     if (status >= 0)
         status = cut_parts(job, layout, dp_schedule_stages(schedule), &parts);
     for (int32_t rank = 0; rank < layout->pp && status >= 0; rank++) {
-        const footprint_t f = footprint_of(job, layout, schedule, slots, &parts, rank);
+        const dp_layout_t f = held_on(job, &asked, schedule, slots, &parts, rank);
 
-        if (f.total > answer->bytes.total)
-            answer->bytes = f;
+        if (f.total > layout->total)
+            *layout = f;
     }
-    answer->fits = status >= 0 && answer->bytes.total <= job->gpu.memory;
+    layout->fits = status >= 0 && layout->total <= job->gpu.memory;
     clear_parts(&parts);
-    free(slots);
+    dp__free(slots);
     dp_schedule_free(schedule);
     return status;
 }
@@ -371,28 +423,27 @@ static void add_segment(segments_t *s, dp_segment_role_t role, bool begins, cons
                                               .w = times[2]};
 }
 
-static void add_layer(segments_t *s, const times_t *t, dp_recompute_t recompute)
+static void add_layer(segments_t *s, const times_t *t, int32_t recompute)
 {
-    const double transfer[3] = {t->transfer, t->transfer, 0};
-    const double attention = recompute >= DP_RECOMPUTE_FULL ? t->attention[0] : 0;
-    const double mlp = recompute >= DP_RECOMPUTE_MLP ? t->mlp[0] * 2 / 3 : 0;
+    const double attention = recompute >= DP_RECOMPUTE_FULL ? t->again[ATTENTION] : 0;
+    const double mlp = recompute >= DP_RECOMPUTE_MLP ? t->again[MLP] : 0;
 
-    add_segment(s, DP_ROLE_ATTENTION, true, t->attention, attention);
-    if (t->transfer > 0)
-        add_segment(s, DP_ROLE_DISPATCH, false, transfer, 0);
-    add_segment(s, DP_ROLE_MLP, false, t->mlp, mlp);
-    if (t->transfer > 0)
-        add_segment(s, DP_ROLE_COMBINE, false, transfer, 0);
+    add_segment(s, DP_ROLE_ATTENTION, true, t->of[ATTENTION], attention);
+    if (t->of[DISPATCH][0] > 0)
+        add_segment(s, DP_ROLE_DISPATCH, false, t->of[DISPATCH], 0);
+    add_segment(s, DP_ROLE_MLP, false, t->of[MLP], mlp);
+    if (t->of[COMBINE][0] > 0)
+        add_segment(s, DP_ROLE_COMBINE, false, t->of[COMBINE], 0);
 }
 
-static dp_status_t make_segments(const job_t *job, const layout_t *l, const parts_t *p, segments_t *s)
+static dp_status_t make_segments(const dp__job_t *job, const dp_layout_t *l, const parts_t *p, segments_t *s)
 {
     const size_t most = (size_t)p->count * DP_SEGMENT_COSTS;
     const double ends[2][3] = {{1e-6, 1e-6, 1e-6}, {head_ms(job, l), head_ms(job, l), head_ms(job, l)}};
 
-    *s = (segments_t){.list = calloc(most, sizeof(*s->list)),
-                      .r = calloc(most, sizeof(*s->r)),
-                      .first = calloc((size_t)p->stages + 1, sizeof(*s->first))};
+    *s = (segments_t){.list = dp__calloc(most, sizeof(*s->list)),
+                      .r = dp__calloc(most, sizeof(*s->r)),
+                      .first = dp__calloc((size_t)p->stages + 1, sizeof(*s->first))};
     if (s->list == NULL || s->r == NULL || s->first == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu segments", most);
     for (int32_t stage = 0; stage < p->stages; stage++) {
@@ -413,26 +464,30 @@ static dp_status_t make_segments(const job_t *job, const layout_t *l, const part
 
 static void clear_segments(segments_t *s)
 {
-    free(s->list);
-    free(s->r);
-    free(s->first);
+    dp__free(s->list);
+    dp__free(s->r);
+    dp__free(s->first);
 }
 
 /* Milliseconds of a step of so many micro-batches. */
-static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microbatches, int32_t slots, double *ms_out)
+static dp_status_t simulate(const dp__job_t *job, const dp_layout_t *l, int32_t microbatches, int32_t slots,
+                            double *ms_out)
 {
     const double boundary = microbatch_tokens(job) * (double)job->model.hidden * BF16 / l->tp;
-    const bool near = l->pp * l->tp * l->ep <= job->gpu.host;
+    const double linked =
+        (l->pp * l->tp * l->ep <= job->gpu.host ? job->gpu.near : job->gpu.far) * 1e6 * job->gpu.links;
     const dp_lower_options_t options = {
         .struct_size = sizeof(options), .transport = DP_TRANSPORT_CREDITS, .slots = slots};
     dp_costs_t costs = {.struct_size = sizeof(costs),
                         .f = 1,
                         .i = 1,
                         .w = 1,
-                        .hop = job->gpu.latency / 1e3,
+                        .hop = job->hop > 0 ? job->hop : job->gpu.latency / 1e3,
                         .barrier = 1,
                         .bytes = boundary,
-                        .bandwidth = (near ? job->gpu.near : job->gpu.far) * 1e6 * job->gpu.links};
+                        .bandwidth = job->bandwidth > 0 ? job->bandwidth
+                                     : job->hop > 0     ? 0
+                                                        : linked};
     dp_simulation_t result = {.struct_size = sizeof(result)};
     dp_schedule_t *schedule = NULL;
     parts_t parts = {0};
@@ -466,17 +521,17 @@ static dp_status_t simulate(const job_t *job, const layout_t *l, int32_t microba
 /* Seconds of the sums of gradients over all ranks with the same parameters, and of the parameters
  * back: with the state of the optimizer spread, gradients go out in fp32 and weights come in bf16.
  * Nothing hides them. */
-static double sums_of(const job_t *job, const layout_t *l, const footprint_t *f)
+static double sums_of(const dp__job_t *job, const dp_layout_t *l)
 {
-    const double ranks = (double)l->dp * f->copies, of_experts = ranks / l->ep;
-    const double dense = (f->weights - f->experts) / BF16, experts = f->experts / BF16;
+    const double ranks = (double)l->dp * l->copies, of_experts = ranks / l->ep;
+    const double dense = (l->weights - l->expert_weights) / BF16, experts = l->expert_weights / BF16;
     const double bytes = 6 * (dense * (ranks - 1) / ranks + experts * (of_experts - 1) / of_experts);
 
     return link_ms(job, bytes, job->gpus > job->gpu.host ? job->gpu.far : job->gpu.near) / 1e3;
 }
 
 /* Messages that a channel has to hold. DP_ERR_REJECTED: no number is enough. */
-static dp_status_t count_messages(const layout_t *l, int32_t microbatches, double *slots_out)
+static dp_status_t count_messages(const dp_layout_t *l, int32_t microbatches, double *slots_out)
 {
     dp_verify_report_t report = {.struct_size = sizeof(report)};
     dp_schedule_t *schedule = NULL;
@@ -494,9 +549,8 @@ static dp_status_t count_messages(const layout_t *l, int32_t microbatches, doubl
 }
 
 /* Of a schedule for which two slots a channel are too few: how many it takes, and their bytes. */
-static dp_status_t add_slots(const job_t *job, answer_t *answer, int32_t *slots_out)
+static dp_status_t add_slots(const dp__job_t *job, dp_layout_t *l, int32_t *slots_out)
 {
-    const layout_t *l = &answer->layout;
     const int32_t some = enough(l, 4), more = enough(l, 6);
     const double row = microbatch_tokens(job) / l->tp * (double)job->model.hidden * BF16;
     const int32_t chunks = l->chunks > 0 ? l->chunks : 1;
@@ -510,15 +564,14 @@ static dp_status_t add_slots(const job_t *job, answer_t *answer, int32_t *slots_
     if (status < 0)
         return status;
     *slots_out = (int32_t)ceil(slots);
-    answer->bytes.transport += 2 * (*slots_out - 2) * chunks * row;
-    answer->bytes.total += 2 * (*slots_out - 2) * chunks * row;
-    answer->fits = answer->bytes.total <= job->gpu.memory;
+    l->transfers += 2 * (*slots_out - 2) * chunks * row;
+    l->total += 2 * (*slots_out - 2) * chunks * row;
+    l->fits = l->total <= job->gpu.memory;
     return DP_OK;
 }
 
-dp_status_t estimate_time(const job_t *job, answer_t *answer)
+dp_status_t dp__estimate_time(const dp__job_t *job, dp_layout_t *l)
 {
-    const layout_t *l = &answer->layout;
     const int32_t some = enough(l, 4), more = enough(l, 6);
     const double tokens = (double)job->batch * (double)job->sequence;
     double ms = 0, fewer = 0;
@@ -526,8 +579,8 @@ dp_status_t estimate_time(const job_t *job, answer_t *answer)
     dp_status_t status = simulate(job, l, more, slots, &ms);
 
     if (status == DP_ERR_REJECTED) {
-        status = add_slots(job, answer, &slots);
-        if (status < 0 || !answer->fits)
+        status = add_slots(job, l, &slots);
+        if (status < 0 || !l->fits)
             return status;
         status = simulate(job, l, more, slots, &ms);
     }
@@ -537,11 +590,11 @@ dp_status_t estimate_time(const job_t *job, answer_t *answer)
     }
     if (status < 0)
         return status;
-    answer->sums = sums_of(job, l, &answer->bytes);
-    answer->step = ms / 1e3 + answer->sums;
-    answer->useful = estimate_bound(job, l) / answer->step;
-    answer->tokens = tokens / answer->step;
-    answer->mfu = 6 * model_active(&job->model) * tokens / answer->step / (job->gpus * job->gpu.tflops * 1e12);
-    answer->timed = true;
+    l->reduce_time = sums_of(job, l);
+    l->step_time = ms / 1e3 + l->reduce_time;
+    l->useful = dp__estimate_bound(job, l) / l->step_time;
+    l->tokens_per_second = tokens / l->step_time;
+    l->mfu = 6 * dp__model_sum(&job->model, true) * l->tokens_per_second / (job->gpus * job->gpu.tflops * 1e12);
+    l->timed = 1;
     return DP_OK;
 }

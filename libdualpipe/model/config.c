@@ -1,17 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * config.c: a model from the config.json that Hugging Face's transformers write. */
-#include "model.h"
-
-#include "tools/io/input.h"
-
+#include "base/memory.h"
+#include "base/sized.h"
+#include "shape.h"
 #include "trace/json.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BYTES = 1 << 20, MOST_KEYS = 512, KEY_BYTES = 64 };
+enum { MOST_KEYS = 512, KEY_BYTES = 64 };
 
 typedef struct entry {
     char key[KEY_BYTES];
@@ -20,8 +18,7 @@ typedef struct entry {
 } entry_t;
 
 typedef struct config {
-    const char *path;
-    char *text;
+    const char *path, *text;
     size_t bytes, used;
     dp__trace_json_reader_t *json;
     entry_t *entries;
@@ -97,11 +94,9 @@ static dp_status_t read_keys(config_t *c)
 static dp_status_t read_config(config_t *c)
 {
     char message[256];
-    dp_status_t status = input_read(c->path, MOST_BYTES, &c->text, &c->bytes);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
-    c->entries = calloc(MOST_KEYS, sizeof(*c->entries));
+    c->entries = dp__calloc(MOST_KEYS, sizeof(*c->entries));
     if (c->entries == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d keys", c->path, MOST_KEYS);
     status = dp__trace_json_open(hand_over, c, &c->json);
@@ -153,7 +148,7 @@ static bool flag(config_t *c, const char *key, bool otherwise)
 
 /* ---- kinds of models ---- */
 
-static void read_common(config_t *c, model_t *m)
+static void read_common(config_t *c, dp_model_t *m)
 {
     m->hidden = number(c, "hidden_size", 1, -1);
     m->layers = number(c, "num_hidden_layers", 1, -1);
@@ -169,27 +164,27 @@ static void read_common(config_t *c, model_t *m)
     m->moe_every = 1;
 }
 
-static void read_llama(config_t *c, model_t *m)
+static void read_llama(config_t *c, dp_model_t *m)
 {
     read_common(c, m);
     m->qkv_bias = m->o_bias = flag(c, "attention_bias", false);
     m->mlp_bias = flag(c, "mlp_bias", false);
 }
 
-static void read_qwen2(config_t *c, model_t *m)
+static void read_qwen2(config_t *c, dp_model_t *m)
 {
     read_common(c, m);
     m->qkv_bias = true;
 }
 
-static void read_qwen3(config_t *c, model_t *m)
+static void read_qwen3(config_t *c, dp_model_t *m)
 {
     read_common(c, m);
     m->qkv_bias = m->o_bias = flag(c, "attention_bias", false);
     m->qk_norm = true;
 }
 
-static void read_mixtral(config_t *c, model_t *m)
+static void read_mixtral(config_t *c, dp_model_t *m)
 {
     read_common(c, m);
     m->experts = number(c, "num_local_experts", 1, -1);
@@ -197,7 +192,7 @@ static void read_mixtral(config_t *c, model_t *m)
     m->expert_ffn = m->ffn;
 }
 
-static void read_qwen_experts(config_t *c, model_t *m)
+static void read_qwen_experts(config_t *c, dp_model_t *m)
 {
     const entry_t *dense = find(c, "mlp_only_layers");
 
@@ -209,7 +204,7 @@ static void read_qwen_experts(config_t *c, model_t *m)
         c->status = dp_fail(DP_ERR_INVALID, "%s: only an empty list mlp_only_layers is known", c->path);
 }
 
-static void read_qwen2_moe(config_t *c, model_t *m)
+static void read_qwen2_moe(config_t *c, dp_model_t *m)
 {
     read_qwen2(c, m);
     read_qwen_experts(c, m);
@@ -217,13 +212,13 @@ static void read_qwen2_moe(config_t *c, model_t *m)
     m->shared_gate = true;
 }
 
-static void read_qwen3_moe(config_t *c, model_t *m)
+static void read_qwen3_moe(config_t *c, dp_model_t *m)
 {
     read_qwen3(c, m);
     read_qwen_experts(c, m);
 }
 
-static void read_deepseek(config_t *c, model_t *m)
+static void read_deepseek(config_t *c, dp_model_t *m)
 {
     read_llama(c, m);
     m->q_rank = number(c, "q_lora_rank", 0, 0);
@@ -242,13 +237,13 @@ static void read_deepseek(config_t *c, model_t *m)
         c->status = dp_fail(DP_ERR_INVALID, "%s: only moe_layer_freq 1 is known", c->path);
 }
 
-static void read_deepseek_v3(config_t *c, model_t *m)
+static void read_deepseek_v3(config_t *c, dp_model_t *m)
 {
     read_deepseek(c, m);
     m->router_bias = true; /* e_score_correction_bias */
 }
 
-static void read_gpt_oss(config_t *c, model_t *m)
+static void read_gpt_oss(config_t *c, dp_model_t *m)
 {
     read_common(c, m);
     m->qkv_bias = m->o_bias = m->router_bias = m->expert_bias = m->sinks = true;
@@ -257,7 +252,7 @@ static void read_gpt_oss(config_t *c, model_t *m)
     m->expert_ffn = m->ffn;
 }
 
-static void read_gpt2(config_t *c, model_t *m)
+static void read_gpt2(config_t *c, dp_model_t *m)
 {
     m->hidden = number(c, "n_embd", 1, -1);
     m->layers = number(c, "n_layer", 1, -1);
@@ -273,7 +268,7 @@ static void read_gpt2(config_t *c, model_t *m)
 
 static const struct {
     const char *type;
-    void (*read)(config_t *c, model_t *m);
+    void (*read)(config_t *c, dp_model_t *m);
 } types[] = {
     {"deepseek_v2", read_deepseek},
     {"deepseek_v3", read_deepseek_v3},
@@ -288,12 +283,12 @@ static const struct {
     {"qwen3_moe", read_qwen3_moe},
 };
 
-const char *model_types(void)
+const char *dp_model_types(void)
 {
     return "deepseek_v2, deepseek_v3, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe";
 }
 
-static dp_status_t make_model(config_t *c, model_t *m)
+static dp_status_t make_model(config_t *c, dp_model_t *m)
 {
     const entry_t *type = find(c, "model_type");
 
@@ -305,28 +300,30 @@ static dp_status_t make_model(config_t *c, model_t *m)
             continue;
         snprintf(m->type, sizeof(m->type), "%s", types[i].type);
         types[i].read(c, m);
-        if (c->status >= 0 && (m->top_k > m->experts || m->dense_first > m->layers))
-            return dp_fail(DP_ERR_INVALID, "%s: a token meets more experts, or more layers are dense, than there are",
-                           c->path);
         return c->status;
     }
     return dp_fail(DP_ERR_INVALID, "%s: models of type %s are not known here; those are %s", c->path, type->text,
-                   model_types());
+                   dp_model_types());
 }
 
-dp_status_t model_read(const char *path, model_t *model_out)
+dp_status_t dp_model_read(const char *name, const char *text, size_t bytes, dp_model_t *model_out)
 {
-    config_t c = {.path = path, .status = DP_OK};
-    model_t m = {.type = ""};
-    dp_status_t status = read_config(&c);
+    config_t c = {.path = name, .text = text, .bytes = bytes, .status = DP_OK};
+    dp_model_t m = {.struct_size = sizeof(m)}, checked;
+    dp_status_t status = dp__sized_check("dp_model_read: model_out", model_out, "dp_model_t", DP_MODEL_MIN);
 
+    if (status == DP_OK && (name == NULL || text == NULL))
+        status = dp_fail(DP_ERR_INVALID, "dp_model_read: name and text must not be NULL");
+    if (status >= 0)
+        status = read_config(&c);
     if (status >= 0)
         status = make_model(&c, &m);
+    if (status >= 0)
+        status = dp__model_take(name, &m, &checked);
     if (c.json != NULL)
         dp__trace_json_close(c.json);
-    free(c.entries);
-    free(c.text);
+    dp__free(c.entries);
     if (status >= 0)
-        *model_out = m;
+        dp_sized_put(model_out, &checked);
     return status;
 }

@@ -1,0 +1,21 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * layouts_output.h: what `dualpipe plan` says. */
+#ifndef DP_TOOLS_LAYOUTS_OUTPUT_H
+#define DP_TOOLS_LAYOUTS_OUTPUT_H
+
+#include <dualpipe/model.h>
+
+#include "tools/io/output.h"
+
+typedef struct layouts_report {
+    const dp_layouts_t *layouts;
+    const dp_layout_request_t *request;
+    const char *gpu, *costs; /* names; costs NULL: nothing was measured */
+    int32_t show;            /* most rows */
+} layouts_report_t;
+
+void layouts_put_text(FILE *to, const layouts_report_t *report);
+void layouts_put_json(FILE *to, const layouts_report_t *report);
+
+#endif
