@@ -14,13 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-try:
-    from setuptools.command.bdist_wheel import bdist_wheel
-except ImportError:  # before setuptools 70
-    from wheel.bdist_wheel import bdist_wheel
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE / "csrc" if (HERE / "csrc").is_dir() else HERE.parent
@@ -36,6 +33,7 @@ def sources():
 def compile_library(objects: Path, library: Path):
     compiler = shlex.split(os.environ.get("CC", "cc"))
     flags = "-std=gnu11 -O3 -fPIC -fvisibility=hidden -ffp-contract=off -D_GNU_SOURCE".split()
+    flags += [f"-ffile-prefix-map={TREE}=."]  # wherever it is built, the same bytes
     flags += [f"-I{TREE / 'include'}", f"-I{TREE / 'libdualpipe'}", f"-I{TREE}", f"-I{objects}"]
     flags += shlex.split(os.environ.get("CFLAGS", ""))
     objects.mkdir(parents=True, exist_ok=True)

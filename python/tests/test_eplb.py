@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libdualpipe import eplb
+from libdualpipe import Error, eplb
 
 numpy = pytest.importorskip("numpy")
 DATA = Path(os.environ.get("DP_TEST_DATA", Path(__file__).parents[2] / "tests" / "data")) / "eplb"
@@ -115,3 +115,15 @@ def test_what_cannot_be_is_refused(loads, sizes):
     with pytest.raises(ValueError) as caught:
         eplb.rebalance_experts(loads, *sizes)
     assert len(str(caught.value)) > 10
+
+
+def test_integers_are_never_cut():
+    for at in range(4):
+        sizes = [4, 1, 1, 4]
+        sizes[at] += 2**32
+        with pytest.raises(Error):
+            eplb.rebalance_experts([[1, 2, 3, 4]], *sizes)
+    for placement in ([[2**32, 1, 2, 3]], [[0.9, 1, 2, 3]], [[-1, 1, 2, 3]]):
+        for taken in (placement, numpy.array(placement)):
+            with pytest.raises(Error):
+                eplb.balance([[1, 2, 3, 4]], taken, 1, 1, 4)

@@ -91,7 +91,7 @@ def test_search_cuts_layers_within_the_memory_of_each_rank():
 def test_search_says_what_it_refuses():
     with pytest.raises(ValueError, match="0.1"):
         libdualpipe.search(4, 8, memory_cap=0.1, seconds=0.2)
-    for bad in (dict(memory_cap=0), dict(seconds=0), dict(transport="x"), dict(costs=Costs(stage_scale=[1, 1]))):
+    for bad in (dict(memory_cap=0), dict(seconds=0), dict(transport="x"), dict(costs=Costs(rank_scale=[1]))):
         with pytest.raises(ValueError):
             libdualpipe.search(2, 4, **bad)
     with pytest.raises(ValueError, match="0 ranks"):

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_python.sh: the Python package: source distribution, wheel from it, installed into a separate environment, its tests there.
-# The environment (pip, pytest, numpy) is made once, in the build folder.
+# The environment (pip, pytest, numpy, pandas, mypy) is made once, in the build folder.
 set -eu
 
 package=$DP_TEST_SRCDIR/python
@@ -11,17 +11,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset CFLAGS LDFLAGS # a library with a sanitizer needs a python with it
 
-if [ ! -e "$venv/complete" ]; then
+if [ ! -e "$venv/complete-2" ]; then
     rm -rf "$venv"
     if ! python3 -m venv "$venv" >"$work/log" 2>&1; then
         echo "skipped: no python3 with venv (Debian: python3-venv)"
         exit 77
     fi
-    if ! timeout 120 "$venv/bin/pip" -q --retries 1 --timeout 10 install setuptools wheel pytest numpy >"$work/log" 2>&1; then
+    if ! timeout 120 "$venv/bin/pip" -q --retries 1 --timeout 10 install -U setuptools pytest numpy pandas mypy >"$work/log" 2>&1; then
         echo "skipped: PyPI is out of reach: $(tail -n 1 "$work/log")"
         exit 77
     fi
-    touch "$venv/complete"
+    touch "$venv/complete-2"
 fi
 PATH=$venv/bin:$PATH
 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -30,6 +30,10 @@ export PATH PIP_DISABLE_PIP_VERSION_CHECK
 cp -R "$package" "$work/python"
 ln -s "$DP_TEST_SRCDIR/include" "$DP_TEST_SRCDIR/libdualpipe" "$DP_TEST_SRCDIR/tools" "$DP_TEST_SRCDIR/LICENSE" "$work/"
 sh "$work/python/wheels" "$work/dist"
+sh "$work/python/wheels" "$work/again"
+for file in "$work/dist"/*; do
+    cmp "$file" "$work/again/${file##*/}" || { echo "${file##*/}: a second time it is another one"; exit 1; }
+done
 wheel=$(ls "$work/dist"/libdualpipe-*-py3-none-manylinux_2_*_"$(uname -m)".whl)
 pip -q install --force-reinstall --no-deps "$wheel"
 
@@ -45,6 +49,8 @@ foreign=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep 
 foreign=$(${NM:-nm} -D --defined-only "$library" | awk '$2 == "T" && $3 !~ /^dp_[a-z0-9]/ { print $3 }')
 [ -z "$foreign" ] || { echo "the package offers" $foreign; exit 1; }
 pytest -q -p no:cacheprovider "$package/tests"
+mypy --strict --cache-dir "$work/mypy" "$package/src/libdualpipe"
+python -m libdualpipe compare --ranks 4 --microbatches 8 | grep -q '^dualpipev'
 
 # DeepSeek's package is dualpipe in pip and in import; both stay whole beside each other.
 mkdir -p "$work/theirs/dualpipe"

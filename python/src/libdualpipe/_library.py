@@ -2,11 +2,18 @@
 # SPDX-License-Identifier: MIT
 """The C library: its structs as the headers declare them, and its errors as exceptions."""
 import ctypes as c
+import operator
 import os
 from pathlib import Path
+from typing import Any, List, Tuple
 
-_OVERFLOW, _NOMEM = -16, -2
+_NOMEM = -2
 IO = -8
+
+
+class Error(ValueError):
+    """What libdualpipe refuses, with its sentence. Files that cannot be opened are OSError as ever."""
+
 
 lib = c.CDLL(os.environ.get("DUALPIPE_LIBRARY") or str(Path(__file__).with_name("libdualplan.so")))
 lib.dp_last_error.restype = c.c_char_p
@@ -16,19 +23,19 @@ Write = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(c.c_char), c.c_size_t)
 Read = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.c_void_p, c.c_size_t, c.POINTER(c.c_size_t))
 
 
-def call(function: str, *arguments) -> None:
-    """Calls a function that returns a dp_status_t. ValueError with the library's own sentence; MemoryError."""
+def call(function: str, *arguments: Any) -> None:
+    """Calls a function that returns a dp_status_t. Error with the library's own sentence; MemoryError."""
     status = getattr(lib, function)(*arguments)
     if status < 0:
         message = lib.dp_last_error().decode("utf-8", "replace")
-        raise (MemoryError if status in (_NOMEM, _OVERFLOW) else ValueError)(message)
+        raise (MemoryError if status == _NOMEM else Error)(message)
 
 
-def written(function: str, *arguments) -> str:
+def written(function: str, *arguments: Any) -> str:
     """What a function writes through the dp_write_fn that follows `arguments`."""
-    parts = []
+    parts: List[bytes] = []
 
-    def write(_user, text, count):
+    def write(_user: Any, text: Any, count: int) -> int:
         parts.append(c.string_at(text, count))
         return 0
 
@@ -36,11 +43,44 @@ def written(function: str, *arguments) -> str:
     return b"".join(parts).decode()
 
 
+_INTEGERS = (c.c_int32, c.c_int64, c.c_uint32, c.c_uint64, c.c_int, c.c_int16, c.c_uint8)
+
+
+def taken(name: str, kind: Any, value: Any) -> Any:
+    """A number as a member of a struct has it: ctypes would cut it to size without a word."""
+    if kind in _INTEGERS:
+        most = 2 ** (8 * c.sizeof(kind) - (kind(-1).value < 0))
+        least = -most if kind(-1).value < 0 else 0
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise Error(f"{name}: a whole number is expected, not {value!r}") from None
+        if not least <= value < most:
+            raise Error(f"{name} is {value}; {least} to {most - 1} are possible")
+    elif kind is c.c_double:
+        try:
+            value = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise Error(f"{name}: a number is expected, not {value!r}") from None
+    return value
+
+
 class Sized(c.Structure):
     """A struct that begins with its size."""
 
-    def __init__(self, **values):
-        super().__init__(struct_size=c.sizeof(self), **values)
+    def __init__(self, **values: Any):
+        kinds = dict(self._fields_)  # type: ignore[arg-type, unused-ignore]
+        super().__init__(struct_size=c.sizeof(self), **{name: taken(name, kinds[name], value) for name, value in values.items()})
+
+
+def numbers(name: str, kind: Any, values: Any) -> Any:
+    """An array of them."""
+    values = list(values)
+    return (kind * len(values))(*(taken(name, kind, value) for value in values))
+
+
+def _each(kind: Any, *names: str) -> List[Tuple[str, Any]]:
+    return [(name, kind) for name in names]
 
 
 class Op(c.Structure):
@@ -78,7 +118,29 @@ class CCosts(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("f", c.c_double), ("i", c.c_double), ("w", c.c_double), ("b", c.c_double),
                 ("fb", c.c_double), ("hop", c.c_double), ("barrier", c.c_double), ("stage_scale", c.POINTER(c.c_double)),
                 ("bytes", c.c_double), ("bandwidth", c.c_double), ("topology", c.c_void_p),
-                ("segments", c.c_void_p), ("r", c.c_double)]
+                ("segments", c.c_void_p), ("r", c.c_double), ("rank_scale", c.POINTER(c.c_double))]
+
+
+class CTopology(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("ranks", c.c_int32), ("host_of", c.POINTER(c.c_int32)),
+                *_each(c.c_double, "near_hop", "near_bandwidth", "far_hop", "far_bandwidth")]
+
+
+class Span(c.Structure):
+    _fields_ = [("start_ns", c.c_int64), ("end_ns", c.c_int64), ("flow", c.c_uint64), ("step", c.c_int32),
+                ("microbatch", c.c_int32), ("chunk", c.c_int16), ("stage", c.c_int16), ("segment", c.c_int16),
+                ("kind", c.c_uint8), ("lane", c.c_uint8), ("pass_", c.c_uint8), ("pair", c.c_uint8), ("name", c.c_uint16),
+                ("busy_ns", c.c_uint32)]
+
+
+class OverlapRequest(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("schedule", c.c_void_p), ("costs", c.c_void_p), ("memory_cap", c.c_double),
+                ("slots", c.c_int32), ("tries", c.c_int32), ("seconds", c.c_double), ("seed", c.c_uint64)]
+
+
+class OverlapResult(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("schedule", c.POINTER(CSchedule)), ("step", c.c_double), ("bound", c.c_double),
+                ("peak", c.c_double), ("tried", c.c_int32)]
 
 
 class SegmentCosts(Sized):
@@ -128,6 +190,40 @@ class CSearchResult(Sized):
                 ("ncandidates", c.c_int32), ("candidates", c.POINTER(SearchCandidate))]
 
 
+class CModel(Sized):
+    _fields_ = [("struct_size", c.c_uint32),
+                *_each(c.c_int32, "tied", "gated", "qkv_bias", "o_bias", "mlp_bias", "norm_bias", "router_bias", "expert_bias",
+                       "qk_norm", "sinks", "shared_gate"),
+                ("type", c.c_char * 32),
+                *_each(c.c_int64, "hidden", "layers", "vocab", "positions", "heads", "kv_heads", "head_dim", "q_rank", "kv_rank",
+                       "rope_dim", "value_dim", "ffn", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_first", "moe_every",
+                       "node_limit", "sequence")]
+
+
+class CGpu(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("host", c.c_int32),
+                *_each(c.c_double, "tflops", "memory", "near", "far", "products", "core", "links", "latency", "reserve")]
+
+
+class LayoutRequest(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("gpus", c.c_int32), ("model", c.c_void_p), ("gpu", c.c_void_p),
+                ("batch", c.c_int64), ("sequence", c.c_int64),
+                *_each(c.c_int32, "micro_batch", "pp", "ep", "dp", "tp", "recompute"), ("method", c.c_char_p),
+                ("whole_optimizer", c.c_int32), ("measured", c.c_void_p), ("hop", c.c_double), ("bandwidth", c.c_double)]
+
+
+class CLayout(Sized):
+    _fields_ = [("struct_size", c.c_uint32), *_each(c.c_int32, "tp", "pp", "ep", "dp", "microbatches"),
+                ("method", c.POINTER(Method)), *_each(c.c_int32, "chunks", "recompute", "fits", "timed", "copies"),
+                *_each(c.c_double, "weights", "gradients", "optimizer", "activations", "logits", "transfers", "expert_weights",
+                       "total", "step_time", "reduce_time", "useful", "gain", "tokens_per_second", "mfu"),
+                ("reason", c.c_char * 160)]
+
+
+class LayoutsAbout(Sized):
+    _fields_ = [("struct_size", c.c_uint32), *_each(c.c_int32, "count", "timed", "tried", "uneven"), ("advice", c.c_char_p)]
+
+
 class TraceOptions(Sized):
     _fields_ = [("struct_size", c.c_uint32), ("annotations", c.c_int32), ("communication", c.c_char_p),
                 ("most_bytes", c.c_uint64), ("devices", c.c_char_p)]
@@ -139,10 +235,10 @@ class TraceAbout(Sized):
 
 
 class TraceOverlap(Sized):
-    _fields_ = [("struct_size", c.c_uint32), ("name", c.c_char_p)] + [
-        (name, c.c_int64) for name in ("span", "computation", "communication", "hidden", "idle", "gaps")] + [
-        ("computation_sms", c.c_double), ("communication_sms", c.c_double), ("likely", c.c_int64), ("likely_time", c.c_int64),
-        ("likely_name", c.c_char_p), ("strays", c.c_int64), ("stray_name", c.c_char_p)]
+    _fields_ = [("struct_size", c.c_uint32), ("name", c.c_char_p),
+                *_each(c.c_int64, "span", "computation", "communication", "hidden", "idle", "gaps"),
+                ("computation_sms", c.c_double), ("communication_sms", c.c_double), ("likely", c.c_int64),
+                ("likely_time", c.c_int64), ("likely_name", c.c_char_p), ("strays", c.c_int64), ("stray_name", c.c_char_p)]
 
 
 class TraceCosts(Sized):
@@ -179,6 +275,9 @@ class EplbUpdateOptions(Sized):
 lib.dp_schedule_methods.restype = c.POINTER(Method)
 lib.dp_placement_name.restype = c.c_char_p
 lib.dp_op_kind_name.restype = c.c_char_p
+lib.dp_timeline_name_text.restype = c.c_char_p
+lib.dp_timeline_spans.restype = c.POINTER(Span)
+lib.dp_gpu_names.restype = c.c_char_p
 for _name, _arguments in {
         "dp_schedule_free": [c.c_void_p], "dp_program_free": [c.c_void_p],
         "dp_schedule_write_csv": [c.POINTER(CSchedule), c.c_int32, Write, c.c_void_p],
@@ -195,7 +294,21 @@ for _name, _arguments in {
         "dp_trace_about": [c.c_void_p, c.POINTER(TraceAbout)],
         "dp_trace_overlap": [c.c_void_p, c.c_int32, c.POINTER(TraceOverlap)],
         "dp_trace_costs_write": [c.c_void_p, c.POINTER(TraceCosts), Write, c.c_void_p],
-        "dp_python_costs_read": [c.c_char_p, c.POINTER(CCosts), c.POINTER(c.c_double), c.POINTER(c.c_int32)],
+        "dp_python_costs_read": [c.c_char_p, c.POINTER(CCosts), c.POINTER(SegmentCosts), c.POINTER(c.c_double),
+                                 c.POINTER(c.c_int32)],
+        "dp_schedule_serial": [c.POINTER(CSchedule), c.POINTER(c.POINTER(CSchedule))],
+        "dp_plan_overlap": [c.POINTER(OverlapRequest), c.POINTER(OverlapResult)],
+        "dp_timeline_spans": [c.c_void_p, c.c_int32, c.POINTER(c.c_int64)],
+        "dp_timeline_name_text": [c.c_void_p, c.c_uint16],
+        "dp_timeline_write_chrome": [c.c_void_p, Write, c.c_void_p],
+        "dp_model_read": [c.c_char_p, c.c_char_p, c.c_size_t, c.POINTER(CModel)],
+        "dp_model_parameters": [c.POINTER(CModel), c.POINTER(c.c_double), c.POINTER(c.c_double)],
+        "dp_gpu_find": [c.c_char_p, c.POINTER(CGpu)],
+        "dp_layouts_find": [c.POINTER(LayoutRequest), c.POINTER(c.c_void_p)],
+        "dp_layouts_about": [c.c_void_p, c.POINTER(LayoutsAbout)],
+        "dp_layouts_row": [c.c_void_p, c.c_int32, c.POINTER(CLayout)],
+        "dp_layouts_segments": [c.c_void_p, c.c_int32, c.POINTER(SegmentCosts)],
+        "dp_layouts_free": [c.c_void_p],
         "dp_eplb_rebalance": [c.POINTER(EplbShape), c.POINTER(EplbOptions), c.POINTER(c.c_float),
                               c.POINTER(EplbPlacement), c.c_void_p, c.c_size_t],
         "dp_eplb_update": [c.POINTER(EplbShape), c.POINTER(EplbOptions), c.POINTER(EplbUpdateOptions),

@@ -53,7 +53,7 @@ def update_experts(weight: Any, current: Any, num_groups: int, num_nodes: int, n
     slots, (rows, replicas), _ = _rows(current, "i", "current")
     loads, shape, kind = _taken(weight, replicas, num_groups, num_nodes, num_gpus)
     if rows != shape.layers:
-        raise ValueError(f"current has {rows} layers, weight has {shape.layers}")
+        raise _c.Error(f"current has {rows} layers, weight has {shape.layers}")
     desk = _Desk(shape)
     _c.call("dp_eplb_update", c.byref(shape), c.byref(_options(policy, distinct, search_steps, seed)),
             c.byref(_c.EplbUpdateOptions(bound=bound, threshold=threshold)), loads, slots, c.byref(desk.placement), None,
@@ -66,7 +66,7 @@ def balance(weight: Any, physical_to_logical: Any, num_groups: int, num_nodes: i
     slots, (rows, replicas), _ = _rows(physical_to_logical, "i", "physical_to_logical")
     loads, shape, _ = _taken(weight, replicas, num_groups, num_nodes, num_gpus)
     if rows != shape.layers:
-        raise ValueError(f"physical_to_logical has {rows} layers, weight has {shape.layers}")
+        raise _c.Error(f"physical_to_logical has {rows} layers, weight has {shape.layers}")
     found = _c.EplbBalance()
     _c.call("dp_eplb_measure", c.byref(shape), loads, slots, c.byref(found), None, None, *_workspace(shape))
     return Balance(found.gpu, found.node, found.gpu_worst, found.node_worst)
@@ -74,11 +74,11 @@ def balance(weight: Any, physical_to_logical: Any, num_groups: int, num_nodes: i
 
 def _options(policy: str, distinct: bool, search_steps: int, seed: int) -> _c.EplbOptions:
     if policy not in _POLICIES:
-        raise ValueError(f'policy "{policy}": "auto", "hierarchical" or "global" is required')
+        raise _c.Error(f'policy "{policy}": "auto", "hierarchical" or "global" is required')
     return _c.EplbOptions(policy=_POLICIES[policy], distinct=distinct, search_steps=search_steps, seed=seed)
 
 
-def _workspace(shape: _c.EplbShape):
+def _workspace(shape: _c.EplbShape) -> Tuple[Any, c.c_size_t]:
     count = c.c_size_t()
     _c.call("dp_eplb_workspace_bytes", c.byref(shape), c.byref(count))
     return (c.c_char * count.value)(), count
@@ -104,20 +104,31 @@ class _Desk:
                 _shaped(self.counts, (layers, experts), kind))
 
 
-def _taken(weight: Any, replicas: int, groups: int, nodes: int, gpus: int):
+def _taken(weight: Any, replicas: int, groups: int, nodes: int, gpus: int) -> Tuple[Any, _c.EplbShape, Optional[str]]:
     loads, (layers, experts), kind = _rows(weight, "f", "weight")
     return loads, _c.EplbShape(layers=layers, experts=experts, replicas=replicas, groups=groups, nodes=nodes,
                                gpus=gpus), kind
 
 
-def _rows(rows: Any, code: str, what: str):
+def _beyond(rows: Any) -> bool:
+    return bool(((rows < 0) | (rows > 2**31 - 1)).any())
+
+
+def _rows(rows: Any, code: str, what: str) -> Tuple[Any, Tuple[int, ...], Optional[str]]:
     """A matrix as a C array of float ("f") or int32 ("i"), its sizes, and which library it is of."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    number = c.c_float if code == "f" else c.c_int32
+    number: Any = c.c_float if code == "f" else c.c_int32
+    flat: Any
+    kind: Optional[str]
+    sizes: Tuple[int, ...]
     if torch is not None and isinstance(rows, torch.Tensor):
+        if code == "i" and (rows.is_floating_point() or rows.is_complex() or _beyond(rows)):
+            raise _c.Error(f"{what}: whole numbers from 0 to {2**31 - 1} are expected")
         flat = rows.detach().to("cpu", torch.float32 if code == "f" else torch.int32).contiguous()
         kind, sizes, address = "torch", tuple(flat.shape), flat.data_ptr()
     elif numpy is not None and isinstance(rows, numpy.ndarray):
+        if code == "i" and (rows.dtype.kind not in "iu" or _beyond(rows)):
+            raise _c.Error(f"{what}: whole numbers from 0 to {2**31 - 1} are expected")
         flat = numpy.ascontiguousarray(rows, dtype=numpy.float32 if code == "f" else numpy.int32)
         kind, sizes, address = "numpy", flat.shape, flat.ctypes.data
     else:
@@ -125,12 +136,12 @@ def _rows(rows: Any, code: str, what: str):
             lists = [list(row) for row in rows]
             flat = array(code, [value for row in lists for value in row])
         except (TypeError, OverflowError) as error:
-            raise ValueError(f"{what}: a matrix of numbers is expected ({error})") from None
+            raise _c.Error(f"{what}: a matrix of numbers is expected ({error})") from None
         if len({len(row) for row in lists}) > 1:
-            raise ValueError(f"{what}: rows of unequal length")
+            raise _c.Error(f"{what}: rows of unequal length")
         kind, sizes, address = None, (len(lists), len(lists[0]) if lists else 0), flat.buffer_info()[0]
     if len(sizes) != 2:
-        raise ValueError(f"{what} has {len(sizes)} dimensions: [layers, {'experts' if code == 'f' else 'replicas'}] is expected")
+        raise _c.Error(f"{what} has {len(sizes)} dimensions: [layers, {'experts' if code == 'f' else 'replicas'}] is expected")
     taken = (number * (sizes[0] * sizes[1]))()
     c.memmove(taken, address, c.sizeof(taken))
     return taken, sizes, kind
@@ -142,7 +153,7 @@ def _shaped(numbers: Any, sizes: Tuple[int, ...], kind: Optional[str]) -> Any:
         count *= size
     if kind is not None:
         numpy_or_torch = sys.modules[kind]
-        flat = numpy_or_torch.frombuffer(numbers, dtype=numpy_or_torch.int32, count=count).reshape(sizes)
+        flat: Any = numpy_or_torch.frombuffer(numbers, dtype=numpy_or_torch.int32, count=count).reshape(sizes)
         return flat.to(numpy_or_torch.int64) if kind == "torch" else flat.astype(numpy_or_torch.int64)
     flat = numbers[:count]
     for size in reversed(sizes[1:]):

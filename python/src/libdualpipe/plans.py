@@ -5,12 +5,58 @@ import ctypes as c
 import gzip
 import os
 import tempfile
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _library as _c
+from ._tables import Rows
 from .schedules import Method, Schedule, methods, schedule, transport_number
+
+RECOMPUTE = ("none", "cheap", "mlp", "full")
+_PASSES = ("F", "B", "I", "W", "FB", "BRAID", "R")
+_SPANS = ("compute", "send", "receive", "reduce", "step")
+_PLACEMENTS = ("line", "loop", "v", "bidirectional")
+_COLORS = {"F": "#8ecae6", "B": "#f4a261", "I": "#f4a261", "W": "#e9c46a", "R": "#cccccc"}
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Times of the segments of one MoE layer for one micro-batch, (F, I, W) each. Attention and MLP compute, dispatch and
+    combine run beside them."""
+    attention: Sequence[float]
+    dispatch: Sequence[float]
+    mlp: Sequence[float]
+    combine: Sequence[float]
+    layers: int = 1  #: of a device
+    attention_r: float = 0.0  #: what recomputing adds to I
+    mlp_r: float = 0.0
+    backward_buffer: bool = False  #: memory that only backwards have, as where something is recomputed
+
+    def _struct(self) -> _c.SegmentCosts:
+        made = _c.SegmentCosts(layers=self.layers, backward_buffer=int(self.backward_buffer))
+        for s, times in enumerate((self.attention, self.dispatch, self.mlp, self.combine)):
+            if len(times) != 3:
+                raise _c.Error("attention, dispatch, mlp and combine: three times each, F, I and W")
+            made.f[s], made.i[s], made.w[s] = _c.numbers("a segment's time", c.c_double, times)
+        made.r[0], made.r[2] = self.attention_r, self.mlp_r
+        return made
+
+    @staticmethod
+    def _of(made: _c.SegmentCosts) -> "Segments":
+        attention, dispatch, mlp, combine = ((made.f[s], made.i[s], made.w[s]) for s in range(4))
+        return Segments(attention, dispatch, mlp, combine, made.layers, made.r[0], made.r[2], bool(made.backward_buffer))
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Links within a host and between hosts, in the units of the costs; they count before hop and bandwidth."""
+    hosts: Sequence[int]  #: of each rank, any numbers
+    near_hop: float = 0.0
+    near_bandwidth: float = 0.0  #: 0: without limit
+    far_hop: float = 0.0
+    far_bandwidth: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -26,34 +72,39 @@ class Costs:
     bandwidth: float = 0.0  #: bytes per unit of time between two ranks; 0: without limit
     barrier: bool = True  #: ranks meet at the end of a step
     stage_scale: Optional[Sequence[float]] = None  #: a factor for each stage of a path
+    r: float = 0.0  #: what recomputing adds to every I and B
+    rank_scale: Optional[Sequence[float]] = None  #: a factor for each rank
+    topology: Optional[Topology] = None
+    segments: Optional[Segments] = None  #: runs are by segments where they are given
 
     @staticmethod
     def of_layers(layers: int, attention: Sequence[float], dispatch: Sequence[float], mlp: Sequence[float],
-                  combine: Sequence[float], **others: float) -> "Costs":
+                  combine: Sequence[float], **others: Any) -> "Costs":
         """From the segments of one MoE layer, (F, I, W) each: two lanes, communication beside computation, as an
         overlapped pair runs them. layers: of a device."""
-        segments, c_costs = _c.SegmentCosts(layers=layers), _c.CCosts()
-        for s, times in enumerate((attention, dispatch, mlp, combine)):
-            if len(times) != 3:
-                raise ValueError("attention, dispatch, mlp and combine: three times each, F, I and W")
-            segments.f[s], segments.i[s], segments.w[s] = times
-        _c.call("dp_costs_from_segments", c.byref(segments), c.byref(c_costs), None)
-        return replace(Costs(f=c_costs.f, i=c_costs.i, w=c_costs.w, b=c_costs.b, fb=c_costs.fb), **others)
+        return replace(Costs(), **others)._with(Segments(attention, dispatch, mlp, combine, layers))
+
+    def _with(self, segments: Segments) -> "Costs":
+        made = _c.CCosts()
+        _c.call("dp_costs_from_segments", c.byref(segments._struct()), c.byref(made), None)
+        return replace(self, f=made.f, i=made.i, w=made.w, b=made.b, fb=made.fb, segments=segments)
 
     @staticmethod
     def read(path: Union[str, "os.PathLike[str]"], stage_scale: bool = False) -> "Costs":
         """From a file of costs: costs.txt of a training run, what `trace_costs()` and `dualpipe trace costs` write.
         stage_scale: with the factors of its stages, which fit schedules of as many stages alone."""
-        made, count = _c.CCosts(f=1.0, i=1.0, w=1.0, barrier=1.0), c.c_int32()
-        _c.call("dp_python_costs_read", os.fsencode(path), c.byref(made), None, c.byref(count))
+        made, segments, count = _c.CCosts(f=1.0, i=1.0, w=1.0, barrier=1.0), _c.SegmentCosts(), c.c_int32()
+        name = os.fsencode(path)
+        _c.call("dp_python_costs_read", name, c.byref(made), c.byref(segments), None, c.byref(count))
         scales = (c.c_double * count.value)()
-        _c.call("dp_python_costs_read", os.fsencode(path), c.byref(made), scales, c.byref(count))
+        _c.call("dp_python_costs_read", name, c.byref(made), c.byref(segments), scales, c.byref(count))
 
         def sum_of(cost: float) -> Optional[float]:  # the other way round than in _c
             return None if cost == 0.0 else max(cost, 0.0)
 
         return Costs(made.f, made.i, made.w, sum_of(made.b), sum_of(made.fb), made.hop, made.bytes, made.bandwidth,
-                     made.barrier != 0.0, list(scales) if stage_scale and count.value else None)
+                     made.barrier != 0.0, list(scales) if stage_scale and count.value else None, made.r,
+                     segments=Segments._of(segments) if segments.layers else None)
 
     @staticmethod
     def of_trace(path: Union[str, "os.PathLike[str]"], layers: int = 0,
@@ -65,30 +116,61 @@ class Costs:
             file.flush()
             return Costs.read(file.name)
 
-    def _c(self, stages: int) -> _c.CCosts:
-        def whole(cost: Optional[float]) -> float:  # the library takes 0 for the sum, less for nothing
+    def by_operations(self) -> "Costs":
+        """Without segments: one operation after the other, by f to fb."""
+        return replace(self, segments=None)
+
+    def recomputing(self, level: str) -> "Costs":
+        """As where backwards compute once more what was not kept: "none", "cheap" (no time), "mlp" or "full", by what was
+        measured of it, or else by the time of the forward (two thirds of that for an MLP)."""
+        if level not in RECOMPUTE:
+            raise _c.Error(f'recompute "{level}": {", ".join(RECOMPUTE)} are possible')
+        s = self.segments
+        if s is None:
+            if level == "mlp":
+                raise _c.Error("recompute mlp needs costs of segments")
+            return replace(self, r=(self.r or self.f) if level == "full" else 0.0)
+        return self._with(replace(s, mlp_r=(s.mlp_r or s.mlp[0] * 2 / 3) if level in ("mlp", "full") else 0.0,
+                                  attention_r=(s.attention_r or s.attention[0]) if level == "full" else 0.0,
+                                  backward_buffer=level != "none"))
+
+    def _struct(self, stages: int, ranks: int = 0) -> _c.CCosts:
+        def whole(name: str) -> float:  # the library takes 0 for the sum, less for nothing
+            cost = getattr(self, name)
+            if cost is not None and cost < 0.0:
+                raise _c.Error(f"cost {name.upper()} is {cost}; it has to be 0 or more")
             return 0.0 if cost is None else cost if cost > 0.0 else -1.0
 
-        for name in ("b", "fb"):
-            if (getattr(self, name) or 0.0) < 0.0:
-                raise ValueError(f"cost {name.upper()} is {getattr(self, name)}; it has to be 0 or more")
-        made = _c.CCosts(f=self.f, i=self.i, w=self.w, b=whole(self.b), fb=whole(self.fb), hop=self.hop,
-                         bytes=self.bytes, bandwidth=self.bandwidth, barrier=float(self.barrier))
-        if self.stage_scale is not None:
-            if len(self.stage_scale) != stages:
-                raise ValueError(f"stage_scale has {len(self.stage_scale)} numbers for {stages} stages")
-            made.stage_scale = (c.c_double * stages)(*self.stage_scale)
+        made = _c.CCosts(f=self.f, i=self.i, w=self.w, b=whole("b"), fb=whole("fb"), hop=self.hop, bytes=self.bytes,
+                         bandwidth=self.bandwidth, barrier=float(self.barrier), r=self.r)
+        for name, count, what in (("stage_scale", stages, "stages"), ("rank_scale", ranks, "ranks")):
+            scale = getattr(self, name)
+            if scale is not None and len(scale) != count:
+                raise _c.Error(f"{name} has {len(scale)} numbers for {count} {what}")
+            if scale is not None:
+                setattr(made, name, _c.numbers(name, c.c_double, scale))
+        borrowed: List[Any] = []  # ctypes does not keep what a void pointer points to
+        if self.topology is not None:
+            t = self.topology
+            borrowed.append(_c.CTopology(ranks=len(t.hosts), near_hop=t.near_hop, near_bandwidth=t.near_bandwidth,
+                                         far_hop=t.far_hop, far_bandwidth=t.far_bandwidth))
+            borrowed[-1].host_of = _c.numbers("hosts", c.c_int32, t.hosts)
+            made.topology = c.addressof(borrowed[-1])
+        if self.segments is not None:
+            borrowed.append(self.segments._struct())
+            made.segments = c.addressof(borrowed[-1])
+        made.borrowed = borrowed
         return made
 
 
 @contextmanager
-def _trace(path: Union[str, "os.PathLike[str]"], **options):
+def _trace(path: Union[str, "os.PathLike[str]"], **options: Any) -> Iterator[c.c_void_p]:
     """The trace of a file, plain or gzip, to be asked; errors name the file."""
     raised: List[BaseException] = []
     with open(path, "rb") as plain:
-        file = gzip.GzipFile(fileobj=plain) if plain.peek(2)[:2] == b"\x1f\x8b" else plain
+        file: Any = gzip.GzipFile(fileobj=plain) if plain.peek(2)[:2] == b"\x1f\x8b" else plain
 
-        def read(_user, buffer, room, count):
+        def read(_user: Any, buffer: Any, room: int, count: Any) -> int:
             try:
                 part = file.read(room)
             except BaseException as error:
@@ -103,11 +185,13 @@ def _trace(path: Union[str, "os.PathLike[str]"], **options):
             _c.call("dp_trace_read", _c.Read(read), None, c.byref(_c.TraceOptions(**options)), c.byref(trace))
             yield trace
         except ValueError as error:
+            name = os.path.basename(path)
+            if raised and isinstance(raised[0], (EOFError, zlib.error, gzip.BadGzipFile)):
+                raise _c.Error(f"{name}: {raised[0]}") from None
             if raised:
                 raise raised[0] from None
             said = str(error)  # some name the file, by its last part
-            name = os.path.basename(path)
-            raise ValueError(said if said.startswith(name) else f"{name}: {said}") from None
+            raise _c.Error(said if said.startswith(name) else f"{name}: {said}") from None
         finally:
             _c.lib.dp_trace_free(trace)
 
@@ -159,19 +243,111 @@ def trace_overlap(path: Union[str, "os.PathLike[str]"], communication: Union[str
         for row in range(about.devices):
             made = _c.TraceOverlap()
             _c.call("dp_trace_overlap", trace, row, c.byref(made))
-            times = (getattr(made, name) / 1e6 for name in ("span", "computation", "communication", "hidden", "idle"))
-            shares = (share if share >= 0.0 else None for share in (made.computation_sms, made.communication_sms))
+            span, busy, sent, hidden, idle = (
+                getattr(made, name) / 1e6 for name in ("span", "computation", "communication", "hidden", "idle"))
+            ours, theirs = (share if share >= 0.0 else None for share in (made.computation_sms, made.communication_sms))
             likely = made.likely_name.decode("utf-8", "replace") if made.likely else None
-            found.append(Overlap(made.name.decode("utf-8", "replace"), *times, *shares, made.likely, made.likely_time / 1e6,
-                                 likely, made.strays, about.broken_records))
+            found.append(Overlap(made.name.decode("utf-8", "replace"), span, busy, sent, hidden, idle, ours,
+                                 theirs, made.likely, made.likely_time / 1e6, likely, made.strays, about.broken_records))
         return found
 
 
-class Simulation(NamedTuple):
-    step_time: float  #: in the unit of the costs
-    bubble: List[float]  #: of each rank: step time less the time it computes
-    peak_activations: List[float]  #: of each rank: most held at once, in stage inputs of a rank
-    formula_bubble: Optional[float]  #: the published formula's, where the method has one
+class Span(NamedTuple):
+    """Of a simulated step, in the unit of the costs."""
+    rank: int
+    kind: str  #: "compute", "send", "receive", "reduce"
+    operation: str  #: "F", "B", "I", "W", "R": of what it is a part
+    chunk: int
+    stage: int
+    microbatch: int
+    segment: str  #: "attention", ...; "": a whole operation
+    start: float
+    end: float
+
+
+class Simulation:
+    """A simulated step. What needs its times, such as `spans()`, runs it once more."""
+
+    def __init__(self, schedule: Schedule, costs: Costs, transport: str, slots: int, lanes: bool = False):
+        if lanes and costs.segments is None:
+            raise _c.Error("lanes need costs of segments")
+        self.schedule, self.costs = schedule, costs
+        self._where = transport, slots
+        with self._run(0) as result:
+            self.step_time: float = result.step_time  #: in the unit of the costs
+            self.bubble: List[float] = result.bubble[:result.ranks]  #: of each rank: step time less the time it computes
+            #: of each rank: most held at once, in stage inputs of a rank
+            self.peak_activations: List[float] = result.peak_activations[:result.ranks]
+            formula = result.formula_bubble
+            #: the published formula's, where the method has one
+            self.formula_bubble: Optional[float] = None if formula != formula else formula
+
+    def __repr__(self) -> str:
+        return f"<libdualpipe.Simulation of {self.schedule.method}: step time {self.step_time:g}>"
+
+    @contextmanager
+    def _run(self, timeline: int) -> Iterator[_c.CSimulation]:
+        costs, result = self.costs._struct(self.schedule.stages, self.schedule.ranks), _c.CSimulation()
+        with self.schedule._lowered(*self._where) as program:
+            _c.call("dp_simulate", program, c.byref(costs), timeline, c.byref(result))
+        try:
+            yield result
+        finally:
+            _c.lib.dp_simulation_clear(c.byref(result))
+
+    def spans(self) -> Rows[Span]:
+        """Everything that took time: operations, or their segments, and messages."""
+        found: Rows[Span] = Rows()
+        with self._run(1) as result:
+            for rank in range(result.ranks):
+                count = c.c_int64()
+                for s in _c.lib.dp_timeline_spans(result.timeline, rank, c.byref(count))[:count.value]:
+                    name = _c.lib.dp_timeline_name_text(result.timeline, s.name).decode()
+                    found.append(Span(rank, _SPANS[s.kind], _PASSES[s.pass_], s.chunk, s.stage, s.microbatch, name,
+                                      s.start_ns / 1e6, s.end_ns / 1e6))
+        return found
+
+    def operations(self) -> Rows[Span]:
+        """Each pass of a micro-batch through a chunk, from its first start to its last end."""
+        whole: Dict[Tuple[int, int, str, int], Span] = {}
+        for s in self.spans():
+            if s.kind == "compute":
+                key = s.rank, s.chunk, s.operation, s.microbatch
+                had = whole.get(key, s)
+                whole[key] = s._replace(segment="", start=min(had.start, s.start), end=max(had.end, s.end))
+        return Rows(sorted(whole.values(), key=lambda s: (s.rank, s.start)))
+
+    def trace(self) -> str:
+        """A Chrome trace, for Perfetto and `dualpipe trace`."""
+        with self._run(1) as result:
+            return _c.written("dp_timeline_write_chrome", result.timeline)
+
+    def write_trace(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.trace())
+
+    def peak_bytes(self, activation_bytes: float = 0.0, weight_bytes: float = 0.0) -> float:
+        """Of the fullest rank. activation_bytes: a micro-batch's activations on one device. weight_bytes: weights, gradients
+        and optimizer state of a device's part of the model, of which a rank of two directions has two."""
+        copies = 2 if self.schedule.placement == "bidirectional" else 1
+        return max(self.peak_activations) * activation_bytes + copies * weight_bytes
+
+    def _repr_svg_(self) -> str:
+        """A row for each rank, what it computes in the colour of its pass."""
+        wide, high = 900, 22
+        scale = wide / self.step_time if self.step_time else 0.0
+        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high * self.schedule.ranks}" '
+                 'font-family="sans-serif" font-size="10" text-anchor="middle">']
+        for s in self.spans():
+            if s.kind != "compute" or s.segment in ("dispatch", "combine"):
+                continue
+            x, width, y = s.start * scale, (s.end - s.start) * scale, s.rank * high
+            parts.append(f'<rect x="{x:.2f}" y="{y + 1}" width="{width:.2f}" height="{high - 2}" stroke="#fff" stroke-width="0.5" '
+                         f'fill="{_COLORS.get(s.operation, "#bbb")}"><title>{s.operation} of micro-batch {s.microbatch}, chunk '
+                         f'{s.chunk}: {s.start:g} to {s.end:g}</title></rect>')
+            if width > 12 and not s.segment:
+                parts.append(f'<text x="{x + width / 2:.2f}" y="{y + 15}">{s.microbatch}</text>')
+        return "".join([*parts, "</svg>"])
 
 
 class Candidate(NamedTuple):
@@ -181,30 +357,80 @@ class Candidate(NamedTuple):
     schedule: Optional[Schedule]
     simulation: Optional[Simulation]
     reason: str
+    gain: Optional[float] = None  #: over 1f1b: 0.1 is 10 %
+    bytes: Optional[float] = None  #: of the fullest rank; None: not asked for
+
+    def record(self) -> Dict[str, Any]:
+        s = self.simulation
+        return {"method": self.method.name, "chunks": self.chunks or None, "step_time": s.step_time if s else None,
+                "gain": self.gain, "peak_activations": max(s.peak_activations) if s else None, "bytes": self.bytes,
+                "reason": self.reason}
+
+
+def _overlapped(made: Schedule, overlap: str, costs: Costs, slots: int, memory_cap: Optional[float]) -> Schedule:
+    if overlap == "planned":
+        return plan_overlap(made, costs, memory_cap, slots).schedule
+    return made.serial() if overlap == "none" else made
 
 
 def compare(ranks: int, microbatches: int, costs: Optional[Costs] = None, transport: str = "credits", slots: int = 0,
-            memory_cap: Optional[float] = None) -> List[Candidate]:
+            memory_cap: Optional[float] = None, *, lanes: Optional[bool] = None, overlap: str = "canonical",
+            activation_bytes: float = 0.0, weight_bytes: float = 0.0, memory: Optional[float] = None) -> "Rows[Candidate]":
     """Every built-in method for these sizes and costs, the shortest step first, those that do not fit last.
-    memory_cap: most activations a rank may hold, in stage inputs of a rank."""
+    memory_cap: most activations a rank may hold, in stage inputs of a rank. overlap: "canonical", "none" (pairs one after
+    the other) or "planned" (segments beside each other as it is best). Bytes as in `Simulation.peak_bytes()`; memory: of a
+    device."""
     if costs is not None and costs.stage_scale is not None:
-        raise ValueError("stage_scale does not go with compare: the schedules cut the model differently")
-    rows = []
+        raise _c.Error("stage_scale does not go with compare: the schedules cut the model differently")
+    if overlap not in ("canonical", "none", "planned"):
+        raise _c.Error(f'overlap "{overlap}": "canonical", "none" or "planned" is required')
+    for name, value in (("ranks", ranks), ("microbatches", microbatches), ("slots", slots)):
+        _c.taken(name, c.c_int32, value)
+    counted = activation_bytes > 0.0 or weight_bytes > 0.0
+    rows: List[Candidate] = []
     for method in methods():
         for chunks in (2, 4) if method.placement == "loop" else (0,):
             try:
                 made = schedule(method.name, ranks, microbatches, chunks)
-                found = made.simulate(costs, transport, slots)
-            except ValueError as error:
+                made = _overlapped(made, overlap, costs or Costs(), slots, memory_cap)
+                found = made.simulate(costs, transport, slots, lanes)
+            except _c.Error as error:
                 rows.append(Candidate(method, chunks, None, None, str(error)))
                 continue
-            held = max(found.peak_activations)
+            held, held_bytes = max(found.peak_activations), found.peak_bytes(activation_bytes, weight_bytes)
             if memory_cap is not None and held > memory_cap + 1e-9:
-                rows.append(Candidate(method, chunks, None, None,
-                                      f"holds {held:g} micro-batches' activations, the cap is {memory_cap:g}"))
+                reason = f"holds {held:g} micro-batches' activations, the cap is {memory_cap:g}"
+            elif memory is not None and held_bytes > memory:
+                reason = f"takes {held_bytes / 2**30:.2f} GiB, there are {memory / 2**30:.2f}"
             else:
-                rows.append(Candidate(method, chunks, made, found, ""))
-    return sorted(rows, key=lambda row: row.simulation.step_time if row.simulation else float("inf"))
+                rows.append(Candidate(method, chunks, made, found, "", None, held_bytes if counted else None))
+                continue
+            rows.append(Candidate(method, chunks, None, None, reason))
+    base = [row.simulation.step_time for row in rows if row.method.name == "1f1b" and row.simulation]
+    rows = [row._replace(gain=base[0] / row.simulation.step_time - 1) if base and row.simulation else row for row in rows]
+    return Rows(sorted(rows, key=lambda row: row.simulation.step_time if row.simulation else float("inf")))
+
+
+class OverlapPlan(NamedTuple):
+    schedule: Schedule  #: a copy of the given one where no plan was shorter
+    step_time: float
+    bound: float  #: no order of these passes under this memory has a shorter step, where ranks meet at its end
+    peak_activations: float
+    tried: int
+
+
+def plan_overlap(schedule: Schedule, costs: Costs, memory_cap: Optional[float] = None, slots: int = 0, *,
+                 seconds: float = 0.0, tries: int = 0, seed: int = 1) -> OverlapPlan:
+    """Looks for the order in which segments of all passes run beside each other. costs: with segments. memory_cap: most
+    activations on a rank; None: what the schedule itself holds. seconds 0: a fixed number of tries, the same plan every
+    time."""
+    if memory_cap is not None and not memory_cap > 0.0:
+        raise _c.Error(f"memory_cap {memory_cap}: more than 0 is required")
+    c_costs, result = costs._struct(schedule.stages, schedule.ranks), _c.OverlapResult()
+    request = _c.OverlapRequest(schedule=c.cast(schedule._made, c.c_void_p), costs=c.addressof(c_costs),
+                                memory_cap=memory_cap or 0.0, slots=slots, tries=tries, seconds=seconds, seed=seed)
+    _c.call("dp_plan_overlap", c.byref(request), c.byref(result))
+    return OverlapPlan(Schedule(result.schedule), result.step, result.bound, result.peak, result.tried)
 
 
 class SearchResult(NamedTuple):
@@ -223,41 +449,55 @@ class SearchResult(NamedTuple):
 def search(ranks: int, microbatches: int, costs: Optional[Costs] = None,
            memory_cap: Union[None, float, Sequence[float]] = None, seconds: float = 10.0, seed: int = 1,
            transport: str = "credits", slots: int = 0,
-           progress: Optional[Callable[[float, float], Optional[bool]]] = None,
-           layer_costs: Sequence[float] = (), chunks: Sequence[int] = (), activation_bytes: float = 0.0,
-           weight_bytes: float = 0.0) -> SearchResult:
+           progress: Optional[Callable[[float, float], Optional[bool]]] = None, *,
+           placements: Optional[Sequence[str]] = None, weights: int = 0, activation_bytes: float = 0.0,
+           weight_bytes: float = 0.0, layer_costs: Sequence[float] = (), chunks: Sequence[int] = ()) -> SearchResult:
     """Looks for a schedule with a shorter step than any built-in one. progress(seconds so far, best step so far) is called
-    five times a second; True ends the search. memory_cap: of every rank, or a list of each rank's, 0 being no limit; with
-    activation_bytes and weight_bytes, in bytes. layer_costs: what each layer takes beside the others; which stage has
-    which is searched for as well. chunks: of a rank, with which interleaved methods are tried."""
+    five times a second; True ends the search. placements: which are tried, of "line", "loop", "v" and "bidirectional".
+    weights: most copies of the weights on a rank; 0: any. memory_cap: of every rank, or a list of each rank's, 0 being no
+    limit; with activation_bytes and weight_bytes, as in `Simulation.peak_bytes()`, in bytes. layer_costs: what each layer
+    takes beside the others; which stage has which is searched for as well. chunks: of a rank, with which interleaved
+    methods are tried."""
     raised: List[BaseException] = []
 
-    def show(_user, state):
+    def show(_user: Any, state: Any) -> int:
         try:
             return int(progress is not None and progress(state.contents.elapsed, state.contents.step) is True)
         except BaseException as error:  # Ctrl-C, too: it leaves through here
             raised.append(error)
             return 1
 
-    each = None if memory_cap is None or isinstance(memory_cap, (int, float)) else list(memory_cap)
-    if each is not None and len(each) != ranks:
-        raise ValueError(f"memory_cap has {len(each)} numbers, there are {ranks} ranks")
-    if memory_cap is not None and each is None and not memory_cap > 0.0:
-        raise ValueError(f"memory_cap {memory_cap}: more than 0 is required")
+    each: Sequence[float] = ()
+    cap = 0.0
+    if isinstance(memory_cap, (int, float)):
+        cap = float(memory_cap)
+        if not cap > 0.0:
+            raise _c.Error(f"memory_cap {memory_cap}: more than 0 is required")
+    elif memory_cap is not None:
+        each = memory_cap
+        if len(each) != ranks:
+            raise _c.Error(f"memory_cap has {len(each)} numbers, there are {ranks} ranks")
     if not seconds > 0.0:
-        raise ValueError(f"seconds {seconds}: more than 0 is required")
-    c_costs = (costs or Costs())._c(len(costs.stage_scale) if costs and costs.stage_scale is not None else 0)
+        raise _c.Error(f"seconds {seconds}: more than 0 is required")
+    unknown = [p for p in placements or () if p not in _PLACEMENTS]
+    if unknown:
+        raise _c.Error(f'placement "{unknown[0]}": {", ".join(_PLACEMENTS)} are possible')
+    stages = len(costs.stage_scale) if costs and costs.stage_scale is not None else 0
+    c_costs = (costs or Costs())._struct(stages, ranks)
     request = _c.SearchRequest(ranks=ranks, microbatches=microbatches, costs=c.pointer(c_costs),
                                transport=transport_number(transport), slots=slots,
-                               memory_cap=memory_cap or 0.0 if each is None else 0.0, seconds=seconds, seed=seed,
-                               progress=_c.Progress(show), activation_bytes=activation_bytes, weight_bytes=weight_bytes,
+                               memory_cap=cap, seconds=seconds, seed=seed,
+                               stages=stages, weights=weights,
+                               placements=sum(1 << _PLACEMENTS.index(p) for p in set(placements or ())),
+                               activation_bytes=activation_bytes, weight_bytes=weight_bytes,
                                layers=len(layer_costs), nchunks=len(chunks))
+    request.progress = _c.Progress(show)
     if len(layer_costs) > 0:
-        request.layer_costs = (c.c_double * len(layer_costs))(*layer_costs)
+        request.layer_costs = _c.numbers("layer_costs", c.c_double, layer_costs)
     if len(chunks) > 0:
-        request.chunks = (c.c_int32 * len(chunks))(*chunks)
-    if each is not None:
-        request.rank_caps = (c.c_double * ranks)(*each)
+        request.chunks = _c.numbers("chunks", c.c_int32, chunks)
+    if len(each) > 0:
+        request.rank_caps = _c.numbers("memory_cap", c.c_double, each)
     result = _c.CSearchResult()
     _c.call("dp_search", c.byref(request), c.byref(result))
     # a field is part of its struct, a cast is not
@@ -282,8 +522,8 @@ def partition(layer_costs: Sequence[float], schedule: Schedule, costs: Optional[
               transport: str = "credits", slots: int = 0) -> Partition:
     """Layers of unequal cost onto the stages of a schedule, so that the simulated step is short. layer_costs: what each
     layer takes beside the others, in any unit; costs: of a device if all stages were alike."""
-    c_costs = (costs or Costs())._c(schedule.stages)
-    layers = (c.c_double * len(layer_costs))(*layer_costs)
+    c_costs = (costs or Costs())._struct(schedule.stages, schedule.ranks)
+    layers = _c.numbers("layer_costs", c.c_double, layer_costs)
     first, step = (c.c_int32 * (schedule.stages + 1))(), c.c_double()
     with schedule._lowered(transport, slots) as program:
         request = _c.PartitionRequest(layers=len(layer_costs), layer_costs=layers, program=program,

@@ -4,19 +4,17 @@
 import ctypes as c
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from . import _library as _c
 
 if TYPE_CHECKING:
     from .plans import Costs, Simulation
 
-_KINDS = ("F", "B", "I", "W", "FB")
-
 
 def transport_number(name: str) -> int:
     if name not in ("credits", "bundles"):
-        raise ValueError(f'transport "{name}": "credits" or "bundles" is required')
+        raise _c.Error(f'transport "{name}": "credits" or "bundles" is required')
     return int(name == "bundles")
 
 
@@ -31,7 +29,7 @@ class Method(NamedTuple):
 
 class Operation(NamedTuple):
     """What a rank computes next. Of an FB the first two are the forward's, the last two the backward's."""
-    kind: str  #: "F", "B", "I", "W" or "FB"
+    kind: str  #: "F", "B", "I", "W", "FB"; "BRAID" for passes whose segments are planned
     chunk: int  #: of the rank, from 0
     microbatch: int  #: of its path, from 0
     chunk2: int = -1
@@ -70,7 +68,7 @@ def schedule(method: str, ranks: int, microbatches: int, chunks: int = 0, forwar
 class Schedule:
     """For each rank its operations in order. Made by `schedule()`, `search()`, `read()`, `parse()` or `of()`."""
 
-    def __init__(self, made: "c._Pointer", text: Optional[bytes] = None, name: str = ""):
+    def __init__(self, made: Any, text: Optional[bytes] = None, name: str = ""):
         self._made = made
         self._text, self._name = text, name  # of a CSV, whose cells of transfers verify() looks at
 
@@ -94,7 +92,7 @@ class Schedule:
     def parse(text: str, format: str = "csv") -> "Schedule":
         """The same from text; format "csv" or "tsv"."""
         if format not in ("csv", "tsv"):
-            raise ValueError(f'format "{format}": "csv" or "tsv" is required')
+            raise _c.Error(f'format "{format}": "csv" or "tsv" is required')
         return Schedule._parse(text.encode(), "text", format == "csv")
 
     @staticmethod
@@ -117,35 +115,35 @@ class Schedule:
 
     @property
     def method(self) -> str:
-        return self._made.contents.method.decode()
+        return str(self._made.contents.method.decode())
 
     @property
     def ranks(self) -> int:
-        return self._made.contents.ranks
+        return int(self._made.contents.ranks)
 
     @property
     def microbatches(self) -> int:
         """Of a step, all paths together."""
-        return self._made.contents.microbatches
+        return int(self._made.contents.microbatches)
 
     @property
     def chunks(self) -> int:
         """Of a rank."""
-        return self._made.contents.chunks
+        return int(self._made.contents.chunks)
 
     @property
     def placement(self) -> str:
-        return _c.lib.dp_placement_name(self._made.contents.placement).decode()
+        return str(_c.lib.dp_placement_name(self._made.contents.placement).decode())
 
     @property
     def stages(self) -> int:
         """Of a path: into how many parts the model is cut."""
-        return _c.lib.dp_schedule_stages(self._made)
+        return int(_c.lib.dp_schedule_stages(self._made))
 
     def operations(self, rank: int) -> List[Operation]:
         """What a rank does, in order."""
         if not 0 <= rank < self.ranks:
-            raise ValueError(f"rank {rank}: there are ranks 0 to {self.ranks - 1}")
+            raise _c.Error(f"rank {rank}: there are ranks 0 to {self.ranks - 1}")
         made = self._made.contents
         return [Operation(_c.lib.dp_op_kind_name(o.kind).decode(), o.chunk, o.microbatch, o.chunk2, o.microbatch2)
                 for o in made.ops[made.first[rank]:made.first[rank + 1]]]
@@ -189,16 +187,16 @@ class Schedule:
         return Report(report.operations, report.peak_activations, report.peak_deferred, bool(report.ordered_weights),
                       report.safe_slots, transfers.value)
 
-    def simulate(self, costs: Optional["Costs"] = None, transport: str = "credits", slots: int = 0) -> "Simulation":
-        """Runs it under a cost model, every operation as early as it can start. costs None: F = I = W = 1."""
+    def serial(self) -> "Schedule":
+        """The same without overlapped pairs: a forward, then a backward."""
+        made = c.POINTER(_c.CSchedule)()
+        _c.call("dp_schedule_serial", self._made, c.byref(made))
+        return Schedule(made)
+
+    def simulate(self, costs: Optional["Costs"] = None, transport: str = "credits", slots: int = 0,
+                 lanes: Optional[bool] = None) -> "Simulation":
+        """Runs it under a cost model, every operation as early as it can start. costs None: F = I = W = 1. lanes: by
+        segments, as the engine enqueues them; None: where the costs have segments."""
         from .plans import Costs, Simulation
-        c_costs = (costs or Costs())._c(self.stages)
-        result = _c.CSimulation()
-        with self._lowered(transport, slots) as program:
-            _c.call("dp_simulate", program, c.byref(c_costs), 0, c.byref(result))
-        try:
-            formula = result.formula_bubble
-            return Simulation(result.step_time, result.bubble[:result.ranks], result.peak_activations[:result.ranks],
-                              None if formula != formula else formula)
-        finally:
-            _c.lib.dp_simulation_clear(c.byref(result))
+        costs = costs or Costs()
+        return Simulation(self, costs.by_operations() if lanes is False else costs, transport, slots, lanes is True)
