@@ -3,6 +3,7 @@
  * config.c: a model from the config.json that Hugging Face's transformers write. */
 #include "base/memory.h"
 #include "base/sized.h"
+#include "megatron.h"
 #include "shape.h"
 #include "trace/json.h"
 
@@ -306,6 +307,15 @@ static dp_status_t make_model(config_t *c, dp_model_t *m)
                    dp_model_types());
 }
 
+static bool begins_object(const char *text, size_t bytes)
+{
+    size_t at = 0;
+
+    while (at < bytes && strchr(" \t\r\n", text[at]) != NULL)
+        at++;
+    return at < bytes && (text[at] == '{' || text[at] == '[');
+}
+
 dp_status_t dp_model_read(const char *name, const char *text, size_t bytes, dp_model_t *model_out)
 {
     config_t c = {.path = name, .text = text, .bytes = bytes, .status = DP_OK};
@@ -314,14 +324,16 @@ dp_status_t dp_model_read(const char *name, const char *text, size_t bytes, dp_m
 
     if (status == DP_OK && (name == NULL || text == NULL))
         status = dp_fail(DP_ERR_INVALID, "dp_model_read: name and text must not be NULL");
-    if (status >= 0)
+    if (status >= 0 && begins_object(text, bytes)) {
         status = read_config(&c);
-    if (status >= 0)
-        status = make_model(&c, &m);
+        if (status >= 0)
+            status = make_model(&c, &m);
+    } else if (status >= 0) {
+        status = dp__model_read_megatron(name, text, bytes, &m);
+    }
     if (status >= 0)
         status = dp__model_take(name, &m, &checked);
-    if (c.json != NULL)
-        dp__trace_json_close(c.json);
+    dp__trace_json_close(c.json);
     dp__free(c.entries);
     if (status >= 0)
         dp_sized_put(model_out, &checked);

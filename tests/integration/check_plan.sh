@@ -234,6 +234,92 @@ costs llama-3-8b 'F=1\nB=2' 'some.txt: no times of segments'
 costs llama-3-8b 'attention.F=x' 'some.txt:1: attention.F=x'
 expect 1 --model "$models/llama-3-8b.json" --gpus 64 --costs none.json.gz
 
+# Arguments of Megatron-LM: the shapes of its recipes and examples, with the published numbers of parameters.
+cat >deepseek.yaml <<'Y'
+ENV_VARS:
+  NCCL_NVLS_ENABLE: '0'
+ARGS:
+  tokenizer_type: HuggingFaceTokenizer
+  num_layers: 61
+  hidden_size: 7168 # d
+  ffn_hidden_size: 18432
+  num_attention_heads: 128
+  kv_channels: 128
+  max_position_embeddings: 4096
+  normalization: RMSNorm
+  swiglu: true
+  disable_bias_linear: true
+  untie_embeddings_and_output_weights: true
+  position_embedding_type: rope
+  make_vocab_size_divisible_by: 3232
+  vocab_size: 128815
+  multi_latent_attention: true
+  q_lora_rank: 1536
+  kv_lora_rank: 512
+  qk_head_dim: 128
+  qk_pos_emb_head_dim: 64
+  v_head_dim: 128
+  qk_layernorm: true
+  num_experts: 256
+  moe_layer_freq: ([0]*3+[1]*58)
+  moe_ffn_hidden_size: 2048
+  moe_shared_expert_intermediate_size: 2048
+  moe_router_topk: 8
+  moe_router_group_topk: 4
+  moe_router_enable_expert_bias: true
+  mtp_num_layers: 1
+  lr: 3.9e-06
+  no_load_optim: true
+Y
+cat >mixtral.sh <<'S'
+#!/bin/bash
+GPUS_PER_NODE=8
+MODEL_ARGS=(
+    --use-mcore-models
+    --disable-bias-linear
+    --seq-length 4096
+    --max-position-embeddings 32768
+    --num-layers=32 --hidden-size 4096 --ffn-hidden-size 14336 \\
+    --num-attention-heads 32
+    --normalization RMSNorm
+    --position-embedding-type rope
+    --swiglu
+    --untie-embeddings-and-output-weights
+    --group-query-attention
+    --num-query-groups 8
+#   --num-query-groups 4
+    --vocab-size 32000
+    --num-experts 8
+    --moe-router-topk 2
+    --lr 1e-4
+)
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${MODEL_ARGS[@]}
+S
+# GPT-2's shape as Megatron's defaults have it: learned positions, biases, LayerNorm, tied; 50,257 tokens in rows of 128
+echo --num-layers 12 --hidden-size 768 --num-attention-heads 12 --max-position-embeddings 1024 --vocab-size 50257 >gpt2.args
+counts() { # FILE PARAMETERS
+    expect 20 --model "$1" --gpus 1 --memory 1MiB --global-batch 1 --format json
+    require out "\"parameters\":$2,"
+}
+quiet_failures=1
+counts deepseek.yaml 671026419200
+counts mixtral.sh 46702792704
+counts gpt2.args $((124439808 + 47 * 768))
+quiet_failures=
+megatron() { # SED PATTERN: the YAML, changed, is refused for that
+    sed "$1" deepseek.yaml >changed.yaml
+    refuses changed.yaml "$2"
+}
+megatron '/vocab_size: 128815/d' 'vocab_size is missing'
+megatron 's/num_layers: 61/num_layers: many/' 'num-layers many: a whole number'
+megatron 's/num_layers: 61/num_layers: 60/' 'moe_layer_freq (\[0\]\*3+\[1\]\*58)'
+megatron 's/lr: .*/hybrid_override_pattern: M-M/' 'hybrid-override-pattern: such layers are not known'
+megatron 's/lr: .*/context_parallel_size: 2/' 'context parallelism'
+megatron '/disable_bias/d' 'disable_bias_linear'
+megatron 's/RMSNorm/BatchNorm/' 'normalization BatchNorm'
+echo 'flavor = "8B"' >torchtitan.toml
+refuses torchtitan.toml 'neither a config.json nor arguments of Megatron-LM'
+
 # What docs/plan.md shows is what the command says.
 for file in "$DP_TEST_SRCDIR"/docs/plan/*.txt; do
     options=$(sed -n '1s/^\$ dualpipe plan --model //p' "$file")
