@@ -320,6 +320,33 @@ megatron 's/RMSNorm/BatchNorm/' 'normalization BatchNorm'
 echo 'flavor = "8B"' >torchtitan.toml
 refuses torchtitan.toml 'neither a config.json nor arguments of Megatron-LM'
 
+# The page: whole, one row a layout, names escaped, nothing loaded.
+cp "$DP_TEST_SRCDIR/docs/plan/mi300x.gpu" 'a<b.gpu'
+expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --gpu 'a<b.gpu' --show 8192 --format html --output page.html
+expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --gpu 'a<b.gpu' --show 8192 --format json
+python3 - page.html out <<'P' || fail "the page is not what the answer is"
+import html.parser, json, sys
+
+page, answer = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
+seen, stack = [], []
+
+
+class Page(html.parser.HTMLParser):
+    def handle_starttag(self, tag, attrs):
+        seen.append(tag)
+        assert not {name for name, _ in attrs} & {"src", "href"}, attrs
+        if tag not in ("meta",):
+            stack.append(tag)
+
+    def handle_endtag(self, tag):
+        assert stack.pop() == tag, tag
+
+
+Page().feed(page)
+assert not stack and "script" not in seen and seen.count("tr") == 1 + len(answer["layouts"])
+assert answer["advice"] in page and "64 of a&lt;b.gpu" in page
+P
+
 # What docs/plan.md shows is what the command says.
 for file in "$DP_TEST_SRCDIR"/docs/plan/*.txt; do
     options=$(sed -n '1s/^\$ dualpipe plan --model //p' "$file")

@@ -167,8 +167,8 @@ static const option_row_t plan_options[] = {
      .kind = OPTION_READ,
      .read = format_read,
      .at = AT(format),
-     .words = "text json",
-     .help = "text (default) or json"},
+     .words = "text json html",
+     .help = "text (default), json, or html: a page to send, which loads nothing"},
     {.name = "output", .value = "FILE", .kind = OPTION_TEXT, .at = AT(output), .help = "write there instead"},
     {.kind = OPTION_END}};
 static const option_row_t *const plan_tables[] = {plan_options, NULL};
@@ -190,6 +190,7 @@ const command_t command_plan = {
         "  dualpipe plan --model config.json --gpus 64 --ep 8 --memory 72GiB --format json\n"
         "  dualpipe plan --model config.json --gpus 128 --tp 8 --pp 4 --assume PRODUCTS=0.55,FAR=45\n"
         "  dualpipe plan --model config.json --gpus 64 --ep 8 --costs trace.json.gz\n"
+        "  dualpipe plan --model config.json --gpus 64 --format html --output plan.html\n"
         "\n"
         "exit status: 0 a layout fits, 1 a file could not be read or written, 2 wrong usage, 20 no layout fits\n"};
 
@@ -227,6 +228,8 @@ static dp_status_t put_report(const plan_args_t *args, const layouts_report_t *r
         return status;
     if (args->format == FORMAT_JSON)
         layouts_put_json(output.file, report);
+    else if (args->format == FORMAT_HTML)
+        status = layouts_put_html(output.file, report);
     else
         layouts_put_text(output.file, report);
     return output_close(&output, status);

@@ -10,9 +10,9 @@
 
 #define GIB SIZE_GIB
 
-static const char *const levels[] = {"none", "cheap", "mlp", "full"};
+const char *const layouts_levels[] = {"none", "cheap", "mlp", "full"};
 
-static dp_layouts_about_t about(const layouts_report_t *r)
+dp_layouts_about_t layouts_about(const layouts_report_t *r)
 {
     dp_layouts_about_t found = {.struct_size = sizeof(found)};
 
@@ -20,7 +20,7 @@ static dp_layouts_about_t about(const layouts_report_t *r)
     return found;
 }
 
-static dp_layout_t row_of(const layouts_report_t *r, int32_t row)
+dp_layout_t layouts_row(const layouts_report_t *r, int32_t row)
 {
     dp_layout_t layout = {.struct_size = sizeof(layout)};
 
@@ -78,6 +78,18 @@ static void put_measured(FILE *to, const layouts_report_t *r)
                     m->f[s], m->i[s], m->w[s], e.f[s], e.i[s], e.w[s]);
 }
 
+void layouts_put_head(FILE *to, const layouts_report_t *r)
+{
+    put_model(to, r);
+    put_assumed(to, r);
+    put_measured(to, r);
+}
+
+void layouts_put_schedule(char *text, size_t room, const dp_layout_t *l)
+{
+    snprintf(text, room, l->pp == 1 ? "no pipeline" : l->chunks > 0 ? "%s,%d" : "%s", l->method->name, (int)l->chunks);
+}
+
 static void put_layout_bytes(FILE *to, const dp_layout_t *l)
 {
     fprintf(to, " %6.1f %7.1f %5.1f %5.1f %5.1f %5.1f\n", l->total / GIB, l->weights / GIB, l->gradients / GIB,
@@ -88,13 +100,9 @@ static void put_layout(FILE *to, const dp_layout_t *l)
 {
     char name[64];
 
-    snprintf(name, sizeof(name),
-             l->pp == 1      ? "no pipeline"
-             : l->chunks > 0 ? "%s,%d"
-                             : "%s",
-             l->method->name, (int)l->chunks);
+    layouts_put_schedule(name, sizeof(name), l);
     fprintf(to, "%-22s %3d %3d %4d %5d %-5s", name, (int)l->pp, (int)l->ep, (int)l->dp, (int)l->microbatches,
-            levels[l->recompute]);
+            layouts_levels[l->recompute]);
 }
 
 static void put_timed(FILE *to, const layouts_report_t *r, int32_t rows)
@@ -105,7 +113,7 @@ static void put_timed(FILE *to, const layouts_report_t *r, int32_t rows)
             "other\n",
             to);
     for (int32_t i = 0; i < rows; i++) {
-        const dp_layout_t l = row_of(r, i);
+        const dp_layout_t l = layouts_row(r, i);
 
         put_layout(to, &l);
         fprintf(to, " %9.4g %+5.1f%% %5.1f%%", l.step_time, 100 * l.gain, 100 * l.useful);
@@ -119,7 +127,7 @@ static void put_others(FILE *to, const layouts_report_t *r, int32_t first, int32
           "other\n",
           to);
     for (int32_t i = first; i < count && i < first + 4; i++) {
-        const dp_layout_t l = row_of(r, i);
+        const dp_layout_t l = layouts_row(r, i);
 
         if (l.fits)
             continue;
@@ -133,17 +141,15 @@ static void put_others(FILE *to, const layouts_report_t *r, int32_t first, int32
 
 void layouts_put_text(FILE *to, const layouts_report_t *r)
 {
-    const dp_layouts_about_t all = about(r);
+    const dp_layouts_about_t all = layouts_about(r);
 
-    put_model(to, r);
-    put_assumed(to, r);
-    put_measured(to, r);
+    layouts_put_head(to, r);
     put_timed(to, r, all.timed < r->show ? all.timed : r->show);
     if (all.timed < all.count && all.timed < r->show)
         put_others(to, r, all.timed, all.count);
     fprintf(to, "\n%s\n", all.advice);
     if (all.timed > 0) {
-        const dp_layout_t best = row_of(r, 0);
+        const dp_layout_t best = layouts_row(r, 0);
 
         fprintf(to, "%.4g tokens/s, %.1f %% of the GPUs' operations; tp %d.\n", best.tokens_per_second, 100 * best.mfu,
                 (int)best.tp);
@@ -168,7 +174,7 @@ static void put_json_layout(FILE *to, const dp_layout_t *l)
             "{\"method\":\"%s\",\"chunks\":%d,\"tp\":%d,\"pp\":%d,\"ep\":%d,\"dp\":%d,\"microbatches\":%d,"
             "\"recompute\":\"%s\",\"fits\":%s,",
             l->method->name, (int)l->chunks, (int)l->tp, (int)l->pp, (int)l->ep, (int)l->dp, (int)l->microbatches,
-            levels[l->recompute], l->fits ? "true" : "false");
+            layouts_levels[l->recompute], l->fits ? "true" : "false");
     if (l->fits && l->timed) {
         put_number(to, "step_seconds", l->step_time, ",");
         put_number(to, "sums_seconds", l->reduce_time, ",");
@@ -208,7 +214,7 @@ static void put_json_segments(FILE *to, const char *name, const dp_segment_costs
 
 void layouts_put_json(FILE *to, const layouts_report_t *r)
 {
-    const dp_layouts_about_t all = about(r);
+    const dp_layouts_about_t all = layouts_about(r);
     const dp_layout_request_t *q = r->request;
     dp_segment_costs_t estimated = {.struct_size = sizeof(estimated)};
     double parameters = 0, active = 0, value;
@@ -233,7 +239,7 @@ void layouts_put_json(FILE *to, const layouts_report_t *r)
     }
     fputs("\"layouts\":[", to);
     for (int32_t i = 0; i < all.count && i < r->show; i++) {
-        const dp_layout_t l = row_of(r, i);
+        const dp_layout_t l = layouts_row(r, i);
 
         fputs(i > 0 ? ",\n " : "\n ", to);
         put_json_layout(to, &l);

@@ -17,5 +17,14 @@ typedef struct layouts_report {
 
 void layouts_put_text(FILE *to, const layouts_report_t *report);
 void layouts_put_json(FILE *to, const layouts_report_t *report);
+/* A page. DP_ERR_NOMEM. */
+dp_status_t layouts_put_html(FILE *to, const layouts_report_t *report);
+
+/* Of which both are made: what is asked and assumed, and rows. */
+void layouts_put_head(FILE *to, const layouts_report_t *report);
+void layouts_put_schedule(char *text, size_t room, const dp_layout_t *layout);
+dp_layouts_about_t layouts_about(const layouts_report_t *report);
+dp_layout_t layouts_row(const layouts_report_t *report, int32_t row);
+extern const char *const layouts_levels[];
 
 #endif

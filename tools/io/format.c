@@ -7,8 +7,8 @@
 
 int format_read(const command_t *command, const option_row_t *row, void *into, const char *value)
 {
-    static const char *const names[FORMAT_COUNT] = {"text", "tsv", "csv", "json", "markdown",
-                                                    "svg",  "png", "pdf", "trace"};
+    static const char *const names[FORMAT_COUNT] = {"text", "tsv", "csv", "json",  "markdown",
+                                                    "svg",  "png", "pdf", "trace", "html"};
     const option_row_t choice = {.name = row->name, .value = row->value, .kind = OPTION_CHOICE, .words = row->words};
     int32_t word;
     int code = option_take(command, &choice, &word, value);

@@ -16,11 +16,12 @@ typedef enum format {
     FORMAT_PNG,
     FORMAT_PDF,
     FORMAT_TRACE,
+    FORMAT_HTML,
     FORMAT_COUNT
 } format_t;
 
-/* read() of a row whose words are some of "text tsv csv json markdown svg png pdf trace" and whose
- * member is a format_t. */
+/* read() of a row whose words are some of "text tsv csv json markdown svg png pdf trace html" and
+ * whose member is a format_t. */
 int format_read(const command_t *command, const option_row_t *row, void *into, const char *value);
 
 #endif
