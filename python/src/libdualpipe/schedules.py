@@ -166,7 +166,7 @@ class Schedule:
     @contextmanager
     def _lowered(self, transport: str, slots: int) -> Iterator[c.c_void_p]:
         program = c.c_void_p()
-        options = _c.LowerOptions(transport=transport_number(transport), slots=slots or -1)  # DP_SLOTS_NEEDED
+        options = _c.LowerOptions(transport=transport_number(transport), slots=-1 if slots == 0 else slots)  # DP_SLOTS_NEEDED
         _c.call("dp_program_lower", self._made, c.byref(options), c.byref(program))
         try:
             yield program
