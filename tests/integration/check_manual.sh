@@ -67,6 +67,8 @@ keys simulate simulate --method dualpipe $small --cost $layer --topology links.t
 keys simulate simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill --cost $layer --overlap planned
 keys compare compare $small --topology links.txt --activation-bytes 1GiB --memory 7GiB
 keys plan plan --model "$DP_TEST_DATA/models/mixtral-8x7b.json" --gpus 64 --global-batch 256 --show 400
+keys plan plan --model "$DP_TEST_DATA/models/deepseek-v3.json" --gpus 2048 --gpu h800 --global-batch 15360 --pp 16 --ep 64 --method dualpipe \
+    --costs trace.json.gz
 keys eplb eplb --replicas 288 --gpus 32 loads.tsv
 keys trace trace overlap trace.json.gz
 for printed in "$work"/printed_*; do
@@ -128,7 +130,7 @@ if command -v bash >/dev/null 2>&1; then
     wanted --comm trace overlap --c
     wanted svg trace overlap --format ''
     wanted start trace merge --align s
-    (cd "$work" && wanted page verify pa && [ "$failures" -eq 0 ]) || fail "completion of a file"
+    (cd "$work" && failures=0 && wanted page verify pa && [ "$failures" -eq 0 ]) || fail "completion of a file"
 fi
 
 echo "$failures failures"
