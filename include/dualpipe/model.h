@@ -138,7 +138,7 @@ typedef struct dp_layout {
 #define DP_LAYOUT_MIN DP_SIZE_TO(dp_layout_t, reason)
 
 /** What was found. The caller sets struct_size; `advice` is borrowed until dp_layouts_free(). */
-typedef struct dp_layouts_about {
+typedef struct dp_layouts_about_t {
     uint32_t struct_size;
     int32_t count;      /* rows */
     int32_t timed;      /* the first ones: those that fit and were simulated, the fastest first */
