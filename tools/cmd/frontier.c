@@ -165,16 +165,17 @@ static dp_status_t put_rows_json(const frontier_t *frontier, output_t *output)
     return DP_OK;
 }
 
-/* Names, or a row; `from` has commas. */
+static void put_names(FILE *to, const char *between)
+{
+    fprintf(to, "memory%sstep_time%sgain%splacement%schunks%sweight_copies%sfrom%spartition", between, between, between,
+            between, between, between, between);
+}
+
+/* `from` has commas. */
 static void put_row(const frontier_t *frontier, FILE *to, int32_t k, const char *between, const char *quote)
 {
     const dp_search_result_t *row = &frontier->rows[k];
 
-    if (k < 0) {
-        fprintf(to, "memory%sstep_time%sgain%splacement%schunks%sweight_copies%sfrom%spartition", between, between,
-                between, between, between, between, between);
-        return;
-    }
     fprintf(to, "%.15g%s%.15g%s", row->memory, between, row->step, between);
     if (k > 0)
         fprintf(to, "%.15g", gain_of(frontier, k, 1.0));
@@ -186,7 +187,9 @@ static void put_row(const frontier_t *frontier, FILE *to, int32_t k, const char 
 
 static dp_status_t put_csv(const frontier_t *frontier, output_t *output)
 {
-    for (int32_t k = -1; k < frontier->count; k++) {
+    put_names(output->file, ",");
+    fputc('\n', output->file);
+    for (int32_t k = 0; k < frontier->count; k++) {
         put_row(frontier, output->file, k, ",", "\"");
         fputc('\n', output->file);
     }
@@ -195,10 +198,13 @@ static dp_status_t put_csv(const frontier_t *frontier, output_t *output)
 
 static dp_status_t put_markdown(const frontier_t *frontier, output_t *output)
 {
-    for (int32_t k = -1; k < frontier->count; k++) {
+    fputs("| ", output->file);
+    put_names(output->file, " | ");
+    fputs(" |\n|---:|---:|---:|---|---:|---:|---|---|\n", output->file);
+    for (int32_t k = 0; k < frontier->count; k++) {
         fputs("| ", output->file);
         put_row(frontier, output->file, k, " | ", "");
-        fputs(k < 0 ? " |\n|---:|---:|---:|---|---:|---:|---|---|\n" : " |\n", output->file);
+        fputs(" |\n", output->file);
     }
     return DP_OK;
 }
