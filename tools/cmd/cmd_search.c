@@ -197,7 +197,9 @@ static dp_status_t write_rows(const args_t *args, const frontier_t *frontier)
     for (int32_t k = 0; k < frontier->count && status == DP_OK; k++) {
         char path[4096];
 
-        snprintf(path, sizeof(path), "%.*s-%d%s", stem, args->output, k + 1, args->output + stem);
+        if (snprintf(path, sizeof(path), "%.*s-%d%s", stem, args->output, k + 1, args->output + stem) >=
+            (int)sizeof(path))
+            return dp_fail(DP_ERR_INVALID, "--output: a name of %zu characters is too long", strlen(args->output));
         status = write_schedule(frontier->rows[k].schedule, path);
     }
     return status;
