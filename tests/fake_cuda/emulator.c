@@ -528,20 +528,29 @@ static void start_helper(emu_launch_t *l)
     pthread_mutex_unlock(&l->lock);
 }
 
+bool emu_nap(unsigned rounds, uint64_t since)
+{
+    struct timespec nap = {0};
+    uint64_t waited;
+
+    if (rounds < 20) {
+        sched_yield();
+        return false;
+    }
+    waited = emu_clock_ns() - since;
+    nap.tv_nsec = waited < 160000 ? 20000 : waited > 8000000 ? 1000000 : (long)(waited / 8);
+    nanosleep(&nap, NULL);
+    return (double)waited * 1e-9 > fake_hang_seconds();
+}
+
 /* All threads spin: others have to do something first. */
 static void back_off(runner_t *r, unsigned rounds, uint64_t *since)
 {
-    struct timespec nap = {0, 20000};
-
     if (*since == 0)
         *since = emu_clock_ns();
     if (rounds % 4 == 3)
         start_helper(r->launch);
-    if (rounds < 50)
-        sched_yield();
-    else
-        nanosleep(&nap, NULL);
-    if (rounds % 1024 == 1023 && (double)(emu_clock_ns() - *since) * 1e-9 > fake_hang_seconds())
+    if (emu_nap(rounds, *since))
         fail(EMU_HANG, "kernel %s: %s",
              "it spins for so long ($DP_FAKE_HANG_SECONDS) that what it waits for will not come");
 }

@@ -16,7 +16,7 @@
 #define PAGE        4096u
 #define ARENA_BYTES ((size_t)256 << 30)
 #define POISON      0xcb
-#define POISON_MOST ((size_t)64 << 20)
+#define POISON_MOST ((size_t)8 << 20)
 #define GRANULE     ((size_t)2 << 20)
 
 typedef enum range_kind { RANGE_DEVICE, RANGE_IMPORTED, RANGE_HOST, RANGE_REGISTERED, RANGE_VIRTUAL } range_kind_t;

@@ -208,18 +208,12 @@ double fake_hang_seconds(void)
  * again. */
 static void run_wait_value(CUstream s, op_t *op)
 {
-    struct timespec nap = {0, 20000};
     uint64_t start = emu_clock_ns();
 
     (void)s;
-    for (unsigned rounds = 0; !word_fits(op) && fake_broken() == CUDA_SUCCESS; rounds++) {
-        if (rounds < 100)
-            sched_yield();
-        else
-            nanosleep(&nap, NULL);
-        if (rounds % 1024 == 1023 && (double)(emu_clock_ns() - start) * 1e-9 > fake_hang_seconds())
+    for (unsigned rounds = 0; !word_fits(op) && fake_broken() == CUDA_SUCCESS; rounds++)
+        if (emu_nap(rounds, start))
             fake_break(CUDA_ERROR_LAUNCH_TIMEOUT, "a stream waits for a value that does not come");
-    }
 }
 
 void run_kernel(CUstream s, op_t *op)

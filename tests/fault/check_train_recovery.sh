@@ -49,8 +49,9 @@ same_losses() { # FILE
     cmp -s "$work/undisturbed" "$1" || complain "$name: other losses than without a death"
 }
 
-for layout in '4' '4 --ep 2' '4 --schedule 1f1b --dp 2' '4 --overlap none' '4 --tie-embeddings --accumulate 2'; do
+for layout in '4' '4 --schedule 1f1b --dp 2' '4 --ep 2' '4 --overlap none' '4 --tie-embeddings --accumulate 2'; do
     set -- $layout
+    long || [ $# -eq 1 ] || [ "$2" = --schedule ] || continue
     n=$1
     shift
     ranks "$n" $options --losses "$work/undisturbed" "$@"
@@ -90,7 +91,8 @@ grep -q '^dualpipe run: rank 1 (pid [0-9]*) was ended.*; it died 3 times in the 
     complain "thrice: nobody says where it died"
 
 # Where no other rank has a rank's state, its buddy has it: one after the other dies, then all at once. No checkpoint is given.
-for layout in '--schedule 1f1b --ep 2' '--schedule dualpipev' '--zero 1'; do
+for layout in '--schedule dualpipev' '--schedule 1f1b --ep 2' '--zero 1'; do
+    long || [ "$layout" != '--schedule 1f1b --ep 2' ] || continue
     ranks 4 $options --losses "$work/undisturbed" $layout
     [ "$status" -eq 0 ] || complain "undisturbed: exit status $status"
     rm -f "$work/losses"

@@ -41,19 +41,23 @@ compare() { # SCHEDULE; lines of: least and most share of the memory without the
 }
 
 compare dualpipe <<EOF
-0.7 0.95 --recompute cheap
-0.6 0.9 --recompute mlp
 0.5 0.8 --recompute full
 0.8 0.99 --zero 1
-1 1 --tie-embeddings
 1 1 --varlen --documents
-1 1 --accumulate 2
 1 1.3 --attention-kind mla --q-rank 96 --kv-rank 32
 EOF
-compare zb1p <<EOF
+if long; then
+    compare dualpipe <<EOF
+0.7 0.95 --recompute cheap
+0.6 0.9 --recompute mlp
+1 1 --tie-embeddings
+1 1 --accumulate 2
+EOF
+    compare zb1p <<EOF
 0.9 1.1 --recompute cheap
 0.8 0.99 --zero 1
 EOF
+fi
 compare dualpipev <<EOF
 0.6 0.9 --recompute full --zero 1
 EOF
