@@ -55,11 +55,11 @@ typedef struct dp_model {
 } dp_model_t;
 #define DP_MODEL_MIN DP_SIZE_TO(dp_model_t, sequence)
 
-/** Reads the text of a config.json of Hugging Face's transformers or, where that does not begin
- * with {, arguments of Megatron-LM: words as in a script (--num-layers 61), or YAML (num_layers:
- * 61). Of those, arguments that shape no model are passed over, and vocab_size has to be there.
- * name: what messages call it. DP_ERR_INVALID: a kind of model or a number that is not known here.
- * [any] */
+/** Reads the text of a config.json of Hugging Face's transformers. Where that does not begin with
+ * {: a TOML file of torchtitan, whose [model] names a flavor that is known here, or arguments of
+ * Megatron-LM: words as in a script (--num-layers 61), or YAML (num_layers: 61). Of those,
+ * arguments that shape no model are passed over, and vocab_size has to be there. name: what
+ * messages call it. DP_ERR_INVALID: a kind of model or a number that is not known here. [any] */
 DP_API DP_CHECKED dp_status_t dp_model_read(const char *name, const char *text, size_t bytes, dp_model_t *model_out);
 /** The kinds of models that dp_model_read() knows, with commas between. Static. [any] */
 DP_API const char *dp_model_types(void);

@@ -5,6 +5,7 @@
 #include "base/sized.h"
 #include "megatron.h"
 #include "shape.h"
+#include "titan.h"
 #include "trace/json.h"
 
 #include <stdio.h>
@@ -313,7 +314,7 @@ static bool begins_object(const char *text, size_t bytes)
 
     while (at < bytes && strchr(" \t\r\n", text[at]) != NULL)
         at++;
-    return at < bytes && (text[at] == '{' || text[at] == '[');
+    return at < bytes && text[at] == '{';
 }
 
 dp_status_t dp_model_read(const char *name, const char *text, size_t bytes, dp_model_t *model_out)
@@ -329,7 +330,8 @@ dp_status_t dp_model_read(const char *name, const char *text, size_t bytes, dp_m
         if (status >= 0)
             status = make_model(&c, &m);
     } else if (status >= 0) {
-        status = dp__model_read_megatron(name, text, bytes, &m);
+        status = dp__model_is_titan(text, bytes) ? dp__model_read_titan(name, text, bytes, &m)
+                                                 : dp__model_read_megatron(name, text, bytes, &m);
     }
     if (status >= 0)
         status = dp__model_take(name, &m, &checked);

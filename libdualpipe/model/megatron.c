@@ -296,8 +296,10 @@ dp_status_t dp__model_read_megatron(const char *name, const char *text, size_t b
     dp_status_t status = read_lines(&a, text, bytes);
 
     if (status >= 0 && a.m.layers == 0 && a.m.hidden == 0)
-        return dp_fail(DP_ERR_INVALID, "%s: neither a config.json nor arguments of Megatron-LM such as num_layers",
-                       name);
+        return dp_fail(
+            DP_ERR_INVALID,
+            "%s: neither a config.json nor arguments of Megatron-LM such as num_layers, nor [model] of torchtitan",
+            name);
     if (status >= 0 && a.divisible_by == 0)
         status = dp_fail(DP_ERR_INVALID, "%s: make_vocab_size_divisible_by is 0", name);
     if (status >= 0)

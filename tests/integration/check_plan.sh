@@ -317,10 +317,39 @@ megatron 's/lr: .*/hybrid_override_pattern: M-M/' 'hybrid-override-pattern: such
 megatron 's/lr: .*/context_parallel_size: 2/' 'context parallelism'
 megatron '/disable_bias/d' 'disable_bias_linear'
 megatron 's/RMSNorm/BatchNorm/' 'normalization BatchNorm'
-echo 'flavor = "8B"' >torchtitan.toml
-refuses torchtitan.toml 'neither a config.json nor arguments of Megatron-LM'
 
-# The page: whole, one row a layout, names escaped, nothing loaded.
+# TOML of torchtitan: a flavor has as many parameters as the checkpoint that it is named for.
+titan() { # NAME FLAVOR PARAMETERS
+    printf '[job]\r\nname = "x" # flavor = "no"\n\n  [model] # [job]\nname="%s" # "other"\n\tflavor = %s%s%s\r\n[training]\nflavor = "x"' \
+        "$1" "'" "$2" "'" >titan.toml
+    counts titan.toml "$3"
+}
+quiet_failures=1
+titan llama3 8B 8030261248
+titan llama3 70B 70553706496
+titan llama3 405B 405853388800
+titan deepseek_v3 16B 15706484224
+titan deepseek_v3 236B 235741434880
+titan deepseek_v3 671B 671026419200
+titan qwen3 0.6B 596049920
+titan qwen3 1.7B 1720574976
+titan qwen3 4B 4022468096
+titan qwen3 8B 8190735360
+titan qwen3 14B 14768307200
+titan qwen3 32B 32762123264
+titan qwen3 30B-A3B 30532122624
+titan qwen3 235B-A22B 235093634560
+quiet_failures=
+printf '[model]\nname = "llama3"\nflavor = "debugmodel"\n' >titan.toml
+refuses titan.toml 'name "llama3", flavor "debugmodel" of torchtitan is not known here; those are llama3 8B, .*, qwen3 235B-A22B. Of others'
+printf '[model]\nflavour = "8B"\nname = llama3\n' >titan.toml
+refuses titan.toml 'name "", flavor ""'
+printf '[model]' >titan.toml
+refuses titan.toml 'name "", flavor ""'
+printf '[job]\nflavor = "8B"\n' >titan.toml
+refuses titan.toml 'neither a config.json nor arguments of Megatron-LM such as num_layers, nor \[model\] of torchtitan'
+
+# The page: whole, its figures those of the JSON, names escaped, nothing loaded.
 cp "$DP_TEST_SRCDIR/docs/plan/mi300x.gpu" 'a<b.gpu'
 expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --gpu 'a<b.gpu' --show 8192 --format html --output page.html
 expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --gpu 'a<b.gpu' --show 8192 --format json

@@ -45,8 +45,8 @@ static const option_row_t plan_options[] = {
      .value = "FILE",
      .kind = OPTION_TEXT,
      .at = AT(model),
-     .help = "config.json of a model, as Hugging Face's hub has it, or arguments of Megatron-LM as a script or YAML "
-             "(-: standard input)"},
+     .help = "config.json of a model, as Hugging Face's hub has it, arguments of Megatron-LM as a script or YAML, or "
+             "TOML of torchtitan (-: standard input)"},
     {.name = "gpus",
      .value = "N",
      .kind = OPTION_INT32,
