@@ -163,6 +163,15 @@ DP_API DP_CHECKED dp_status_t dp_layouts_row(const dp_layouts_t *layouts, int32_
  * estimated for a row, whatever was measured. Sets f, i and w. [any] */
 DP_API DP_CHECKED dp_status_t dp_layouts_segments(const dp_layouts_t *layouts, int32_t row,
                                                   dp_segment_costs_t *estimated_out);
+/** A row with the bytes of one rank of its pipeline, 0 to pp - 1, and `fits` of that rank. [any] */
+DP_API DP_CHECKED dp_status_t dp_layouts_rank(const dp_layouts_t *layouts, int32_t row, int32_t rank,
+                                              dp_layout_t *layout_out);
+/** A step of a row, simulated with a timeline in milliseconds: of `microbatches`, 0 for all of a
+ * pipeline's. Sums of gradients are not in it. The caller frees the schedule, and clears the
+ * simulation with dp_simulation_clear(). After a failure there is neither. DP_ERR_REJECTED: its
+ * messages cannot be sent. [any] */
+DP_API DP_CHECKED dp_status_t dp_layouts_simulate(const dp_layouts_t *layouts, int32_t row, int32_t microbatches,
+                                                  dp_schedule_t **schedule_out, dp_simulation_t *simulation_out);
 /** May be NULL. [any] */
 DP_API void dp_layouts_free(dp_layouts_t *layouts);
 

@@ -369,7 +369,8 @@ static dp_status_t find_slots(const dp_layout_t *l, int32_t places, double *slot
     return status;
 }
 
-dp_status_t dp__estimate_bytes(const dp__job_t *job, dp_layout_t *layout)
+/* Of one rank, or where rank is -1 of the fullest. */
+static dp_status_t estimate_rank(const dp__job_t *job, dp_layout_t *layout, int32_t rank)
 {
     const dp_layout_t asked = *layout;
     dp_schedule_t *schedule = NULL;
@@ -387,8 +388,8 @@ dp_status_t dp__estimate_bytes(const dp__job_t *job, dp_layout_t *layout)
     }
     if (status >= 0)
         status = cut_parts(job, layout, dp_schedule_stages(schedule), &parts);
-    for (int32_t rank = 0; rank < layout->pp && status >= 0; rank++) {
-        const dp_layout_t f = held_on(job, &asked, schedule, slots, &parts, rank);
+    for (int32_t r = rank < 0 ? 0 : rank; r < (rank < 0 ? layout->pp : rank + 1) && status >= 0; r++) {
+        const dp_layout_t f = held_on(job, &asked, schedule, slots, &parts, r);
 
         if (f.total > layout->total)
             *layout = f;
@@ -398,6 +399,49 @@ dp_status_t dp__estimate_bytes(const dp__job_t *job, dp_layout_t *layout)
     dp__free(slots);
     dp_schedule_free(schedule);
     return status;
+}
+
+dp_status_t dp__estimate_bytes(const dp__job_t *job, dp_layout_t *layout)
+{
+    return estimate_rank(job, layout, -1);
+}
+
+/* Without what a row says beside its ranks. */
+static dp_layout_t layout_asked(const dp_layout_t *row)
+{
+    return (dp_layout_t){.struct_size = row->struct_size,
+                         .tp = row->tp,
+                         .pp = row->pp,
+                         .ep = row->ep,
+                         .dp = row->dp,
+                         .microbatches = row->microbatches,
+                         .method = row->method,
+                         .chunks = row->chunks,
+                         .recompute = row->recompute};
+}
+
+dp_status_t dp__estimate_rank(const dp__job_t *job, const dp_layout_t *row, int32_t rank, dp_layout_t *layout_out)
+{
+    dp_layout_t fullest = layout_asked(row), one = fullest;
+    dp_status_t status = estimate_rank(job, &fullest, -1);
+    double added;
+
+    if (status >= 0)
+        status = estimate_rank(job, &one, rank);
+    if (status < 0)
+        return status;
+    added = row->transfers - fullest.transfers; /* where two slots a channel were too few */
+    *layout_out = *row;
+    layout_out->weights = one.weights;
+    layout_out->expert_weights = one.expert_weights;
+    layout_out->gradients = one.gradients;
+    layout_out->optimizer = one.optimizer;
+    layout_out->activations = one.activations;
+    layout_out->logits = one.logits;
+    layout_out->transfers = one.transfers + added;
+    layout_out->total = one.total + added;
+    layout_out->fits = layout_out->total <= job->gpu.memory;
+    return DP_OK;
 }
 
 /* ---- time ---- */
@@ -469,9 +513,9 @@ static void clear_segments(segments_t *s)
     dp__free(s->first);
 }
 
-/* Milliseconds of a step of so many micro-batches. */
-static dp_status_t simulate(const dp__job_t *job, const dp_layout_t *l, int32_t microbatches, int32_t slots,
-                            double *ms_out)
+/* A step of a schedule, in milliseconds. */
+static dp_status_t simulate(const dp__job_t *job, const dp_layout_t *l, const dp_schedule_t *schedule, int32_t slots,
+                            int with_timeline, dp_simulation_t *result)
 {
     const double boundary = microbatch_tokens(job) * (double)job->model.hidden * BF16 / l->tp;
     const double linked =
@@ -488,14 +532,10 @@ static dp_status_t simulate(const dp__job_t *job, const dp_layout_t *l, int32_t 
                         .bandwidth = job->bandwidth > 0 ? job->bandwidth
                                      : job->hop > 0     ? 0
                                                         : linked};
-    dp_simulation_t result = {.struct_size = sizeof(result)};
-    dp_schedule_t *schedule = NULL;
     parts_t parts = {0};
     segments_t s = {0};
-    dp_status_t status = make_schedule(l, microbatches, &schedule);
+    dp_status_t status = cut_parts(job, l, dp_schedule_stages(schedule), &parts);
 
-    if (status >= 0)
-        status = cut_parts(job, l, dp_schedule_stages(schedule), &parts);
     if (status >= 0)
         status = make_segments(job, l, &parts, &s);
     if (status >= 0) {
@@ -508,14 +548,34 @@ static dp_status_t simulate(const dp__job_t *job, const dp_layout_t *l, int32_t 
                                              .backward_buffer = l->recompute >= DP_RECOMPUTE_CHEAP};
 
         costs.segments = &segments;
-        status = dp_evaluate(schedule, &options, &costs, 0, &result);
+        status = dp_evaluate(schedule, &options, &costs, with_timeline, result);
     }
-    *ms_out = result.step_time;
-    dp_simulation_clear(&result);
     clear_segments(&s);
     clear_parts(&parts);
+    return status;
+}
+
+static dp_status_t time_step(const dp__job_t *job, const dp_layout_t *l, int32_t microbatches, int32_t slots,
+                             double *ms_out)
+{
+    dp_simulation_t result = {.struct_size = sizeof(result)};
+    dp_schedule_t *schedule = NULL;
+    dp_status_t status = make_schedule(l, microbatches, &schedule);
+
+    if (status >= 0)
+        status = simulate(job, l, schedule, slots, 0, &result);
+    *ms_out = result.step_time;
+    dp_simulation_clear(&result);
     dp_schedule_free(schedule);
     return status;
+}
+
+dp_status_t dp__estimate_timeline(const dp__job_t *job, const dp_layout_t *layout, int32_t microbatches,
+                                  dp_schedule_t **schedule_out, dp_simulation_t *simulation_out)
+{
+    dp_status_t status = make_schedule(layout, microbatches, schedule_out);
+
+    return status >= 0 ? simulate(job, layout, *schedule_out, DP_SLOTS_NEEDED, 1, simulation_out) : status;
 }
 
 /* Seconds of the sums of gradients over all ranks with the same parameters, and of the parameters
@@ -576,16 +636,16 @@ dp_status_t dp__estimate_time(const dp__job_t *job, dp_layout_t *l)
     const double tokens = (double)job->batch * (double)job->sequence;
     double ms = 0, fewer = 0;
     int32_t slots = 2;
-    dp_status_t status = simulate(job, l, more, slots, &ms);
+    dp_status_t status = time_step(job, l, more, slots, &ms);
 
     if (status == DP_ERR_REJECTED) {
         status = add_slots(job, l, &slots);
         if (status < 0 || !l->fits)
             return status;
-        status = simulate(job, l, more, slots, &ms);
+        status = time_step(job, l, more, slots, &ms);
     }
     if (status >= 0 && more < l->microbatches) {
-        status = simulate(job, l, some, slots, &fewer);
+        status = time_step(job, l, some, slots, &fewer);
         ms += (ms - fewer) / (more - some) * (l->microbatches - more);
     }
     if (status < 0)

@@ -209,6 +209,50 @@ dp_status_t dp_layouts_segments(const dp_layouts_t *layouts, int32_t row, dp_seg
     return status;
 }
 
+dp_status_t dp_layouts_rank(const dp_layouts_t *layouts, int32_t row, int32_t rank, dp_layout_t *layout_out)
+{
+    dp_layout_t layout;
+    dp_status_t status = dp__sized_check("dp_layouts_rank: layout_out", layout_out, "dp_layout_t", DP_LAYOUT_MIN);
+
+    if (status == DP_OK)
+        status = find_row("dp_layouts_rank", layouts, row);
+    if (status == DP_OK && (rank < 0 || rank >= layouts->rows[row].pp))
+        status = dp_fail(DP_ERR_INVALID, "dp_layouts_rank: there is no rank %d, but %d of them", rank,
+                         layouts->rows[row].pp);
+    if (status == DP_OK)
+        status = dp__estimate_rank(&layouts->job, &layouts->rows[row], rank, &layout);
+    if (status == DP_OK)
+        dp_sized_put(layout_out, &layout);
+    return status;
+}
+
+dp_status_t dp_layouts_simulate(const dp_layouts_t *layouts, int32_t row, int32_t microbatches,
+                                dp_schedule_t **schedule_out, dp_simulation_t *simulation_out)
+{
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_schedule_t *schedule = NULL;
+    dp_status_t status =
+        dp__sized_check("dp_layouts_simulate: simulation_out", simulation_out, "dp_simulation_t", DP_SIMULATION_MIN);
+
+    if (schedule_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_layouts_simulate: schedule_out is NULL");
+    *schedule_out = NULL;
+    if (status == DP_OK)
+        status = find_row("dp_layouts_simulate", layouts, row);
+    if (status == DP_OK)
+        status = dp__estimate_timeline(&layouts->job, &layouts->rows[row],
+                                       microbatches > 0 ? microbatches : layouts->rows[row].microbatches, &schedule,
+                                       &simulation);
+    if (status < 0) {
+        dp_simulation_clear(&simulation);
+        dp_schedule_free(schedule);
+        return status;
+    }
+    *schedule_out = schedule;
+    dp_sized_put(simulation_out, &simulation);
+    return DP_OK;
+}
+
 void dp_layouts_free(dp_layouts_t *layouts)
 {
     if (layouts != NULL)

@@ -351,30 +351,94 @@ refuses titan.toml 'neither a config.json nor arguments of Megatron-LM such as n
 
 # The page: whole, its figures those of the JSON, names escaped, nothing loaded.
 cp "$DP_TEST_SRCDIR/docs/plan/mi300x.gpu" 'a<b.gpu'
-expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --gpu 'a<b.gpu' --show 8192 --format html --output page.html
-expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --gpu 'a<b.gpu' --show 8192 --format json
-python3 - page.html out <<'P' || fail "the page is not what the answer is"
-import html.parser, json, sys
+pages() { # MODEL OPTIONS...
+    name=$1
+    shift
+    for format in html json; do
+        expect 0 --model "$models/$name.json" --gpus 64 --gpu 'a<b.gpu' "$@" --format $format --output page.$format
+    done
+    python3 - page.html page.json <<'P' || fail "the page is not what the answer is: $name $*"
+import html.parser, json, math, re, sys
 
 page, answer = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
+GIB, layouts = 2**30, answer["layouts"]
+timed = [l for l in layouts if "step_seconds" in l]
+best, rows, row = layouts[0], {"rank": [], "step": [], "layout": []}, None
 seen, stack = [], []
 
 
 class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag, attrs):
+        global row
+        given = dict(attrs)
+        assert not given.keys() & {"src", "href"} and given.get("xlink:href", "#").startswith("#"), attrs
         seen.append(tag)
-        assert not {name for name, _ in attrs} & {"src", "href"}, attrs
-        if tag not in ("meta",):
+        if tag != "meta":
             stack.append(tag)
+        if tag == "tr" and "class" in given:
+            row = {"texts": [], "parts": {}, "share": {}}
+            rows[given["class"].split()[0]].append(row)
+        if tag == "i" and "title" in given:
+            name, value = given["title"].split(": ")
+            row["parts"][name] = float(value.split()[0])
+            row["share"][name] = float(re.match("width:([-0-9.]+)%", given["style"])[1])
+
+    def handle_startendtag(self, tag, attrs):
+        assert dict(attrs).get("xlink:href", "#").startswith("#"), attrs
+        seen.append(tag)
 
     def handle_endtag(self, tag):
         assert stack.pop() == tag, tag
 
+    def handle_data(self, text):
+        if stack and stack[-1] == "td":
+            row["texts"].append(text)
+
+
+def near(a, b):
+    return math.isclose(a, b, rel_tol=2e-3, abs_tol=1e-12)
+
+
+def bytes_are(parts, bytes):
+    names = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer", "kept activations": "activations"}
+    return (all(near(parts[a], bytes[b] / GIB) for a, b in names.items()) and near(sum(parts.values()), bytes["total"] / GIB)
+            and near(parts["logits and transfers"], (bytes["logits"] + bytes["transfers"]) / GIB))
+
 
 Page().feed(page)
-assert not stack and "script" not in seen and seen.count("tr") == 1 + len(answer["layouts"])
+assert not stack and not {"script", "img", "link"} & set(seen)
 assert answer["advice"] in page and "64 of a&lt;b.gpu" in page
+assert len(rows["layout"]) == len(layouts) and len(rows["step"]) == len(timed)
+for shown, l in zip(rows["layout"], layouts):
+    assert bytes_are(shown["parts"], l["bytes"]), (shown, l)
+    assert shown["texts"][0].split(",")[0] in (l["method"], "no pipeline")
+    assert shown["texts"][1:5] == [str(l[k]) for k in ("pp", "ep", "dp", "microbatches")], (shown, l)
+longest = max(l["step_seconds"] for l in timed)
+for shown, l in zip(rows["step"], timed):
+    assert near(float(shown["texts"][3]), l["step_seconds"]) and near(sum(shown["parts"].values()), l["step_seconds"]), (shown, l)
+    assert near(shown["parts"]["sums of gradients"], l["sums_seconds"]), (shown, l)
+    assert near(shown["parts"]["computation"], l["useful_share"] * l["step_seconds"]), (shown, l)
+    assert abs(sum(shown["share"].values()) - 100 * l["step_seconds"] / longest) < 0.05, (shown, longest)
+assert len(rows["rank"]) == len(answer["rank_bytes"]) == best["pp"]
+for shown, bytes in zip(rows["rank"], answer["rank_bytes"]):
+    assert bytes_are(shown["parts"], bytes) and abs(float(shown["texts"][1]) - bytes["total"] / GIB) < 0.06, (shown, bytes)
+assert max(b["total"] for b in answer["rank_bytes"]) == best["bytes"]["total"]
+drawn = best["pp"] > 1 and "There is no picture" not in page
+assert page.count("<svg") == page.count("</svg>") == drawn and page.count("<h2>A step of") == (best["pp"] > 1)
+if drawn:
+    shape = re.search(r"<svg[^>]* width=\"([0-9.]+)[^>]* height=\"([0-9.]+)", page)
+    assert 900 < float(shape[1]) < 1100 and float(shape[2]) > 28 * min(best["pp"], 16), shape[0]
+assert len(page) < 1500000, len(page)
 P
+}
+pages mixtral-8x7b --pp 4 --show 8192
+pages gpt2 --pp 1 --seq 1024
+pages deepseek-v3 --pp 32 --ep 2 --method dualpipe --memory 500GiB
+quiet_failures=1
+expect 20 --model "$models/deepseek-v3.json" --gpus 8 --format html
+quiet_failures=
+require out 'No layout fits'
+! grep -q '<svg' out || fail "a picture of a layout that does not fit"
 
 # What docs/plan.md shows is what the command says.
 for file in "$DP_TEST_SRCDIR"/docs/plan/*.txt; do

@@ -12,6 +12,7 @@
 #include "args.h"
 #include "commands.h"
 #include "tools/demo/demo.h"
+#include "tools/draw/draw_operations.h"
 #include "tools/draw/draw_timeline.h"
 #include "tools/io/output.h"
 #include "tools/trace/trace_file.h"
@@ -209,7 +210,7 @@ static dp_status_t draw_method(const demo_t *demo, const demo_result_t *result, 
     char title[160], subtitle[128], sizes[64];
     dp_timeline_t *operations = NULL;
     bool serves = demo->args->inference != 0;
-    dp_status_t status = serves ? DP_OK : demo_operations(result, &operations);
+    dp_status_t status = serves ? DP_OK : draw_operations(schedule, result->timeline, true, &operations);
     draw_timeline_t picture = {.timeline = serves ? result->timeline : operations,
                                .title = title,
                                .subtitle = subtitle,

@@ -227,7 +227,7 @@ static dp_status_t put_report(const plan_args_t *args, const layouts_report_t *r
     if (status < 0)
         return status;
     if (args->format == FORMAT_JSON)
-        layouts_put_json(output.file, report);
+        status = layouts_put_json(output.file, report);
     else if (args->format == FORMAT_HTML)
         status = layouts_put_html(output.file, report);
     else

@@ -168,6 +168,18 @@ static void put_number(FILE *to, const char *name, double value, const char *beh
     fputs(behind, to);
 }
 
+static void put_json_bytes(FILE *to, const dp_layout_t *l)
+{
+    fputc('{', to);
+    put_number(to, "weights", l->weights, ",");
+    put_number(to, "gradients", l->gradients, ",");
+    put_number(to, "optimizer", l->optimizer, ",");
+    put_number(to, "activations", l->activations, ",");
+    put_number(to, "logits", l->logits, ",");
+    put_number(to, "transfers", l->transfers, ",");
+    put_number(to, "total", l->total, "}");
+}
+
 static void put_json_layout(FILE *to, const dp_layout_t *l)
 {
     fprintf(to,
@@ -188,14 +200,27 @@ static void put_json_layout(FILE *to, const dp_layout_t *l)
         output_json_string(to, l->reason);
         fputc(',', to);
     }
-    fprintf(to, "\"weight_copies\":%d,\"bytes\":{", (int)l->copies);
-    put_number(to, "weights", l->weights, ",");
-    put_number(to, "gradients", l->gradients, ",");
-    put_number(to, "optimizer", l->optimizer, ",");
-    put_number(to, "activations", l->activations, ",");
-    put_number(to, "logits", l->logits, ",");
-    put_number(to, "transfers", l->transfers, ",");
-    put_number(to, "total", l->total, "}}");
+    fprintf(to, "\"weight_copies\":%d,\"bytes\":", (int)l->copies);
+    put_json_bytes(to, l);
+    fputc('}', to);
+}
+
+/* Of the best layout. */
+static dp_status_t put_json_ranks(FILE *to, const layouts_report_t *r)
+{
+    const int32_t ranks = layouts_row(r, 0).pp;
+    dp_status_t status = DP_OK;
+
+    fputs("\"rank_bytes\":[", to);
+    for (int32_t rank = 0; rank < ranks && status >= 0; rank++) {
+        dp_layout_t one = {.struct_size = sizeof(one)};
+
+        status = dp_layouts_rank(r->layouts, 0, rank, &one);
+        fputs(rank > 0 ? ",\n " : "\n ", to);
+        put_json_bytes(to, &one);
+    }
+    fputs("],\n", to);
+    return status;
 }
 
 static void put_json_segments(FILE *to, const char *name, const dp_segment_costs_t *times)
@@ -212,12 +237,13 @@ static void put_json_segments(FILE *to, const char *name, const dp_segment_costs
     fputs("},\n", to);
 }
 
-void layouts_put_json(FILE *to, const layouts_report_t *r)
+dp_status_t layouts_put_json(FILE *to, const layouts_report_t *r)
 {
     const dp_layouts_about_t all = layouts_about(r);
     const dp_layout_request_t *q = r->request;
     dp_segment_costs_t estimated = {.struct_size = sizeof(estimated)};
     double parameters = 0, active = 0, value;
+    dp_status_t status = DP_OK;
     const char *key;
 
     (void)!dp_model_parameters(q->model, &parameters, &active);
@@ -244,7 +270,11 @@ void layouts_put_json(FILE *to, const layouts_report_t *r)
         fputs(i > 0 ? ",\n " : "\n ", to);
         put_json_layout(to, &l);
     }
-    fputs("],\n\"advice\":", to);
+    fputs("],\n", to);
+    if (all.count > 0)
+        status = put_json_ranks(to, r);
+    fputs("\"advice\":", to);
     output_json_string(to, all.advice);
     fputs("}\n", to);
+    return status;
 }

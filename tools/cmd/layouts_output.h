@@ -16,7 +16,8 @@ typedef struct layouts_report {
 } layouts_report_t;
 
 void layouts_put_text(FILE *to, const layouts_report_t *report);
-void layouts_put_json(FILE *to, const layouts_report_t *report);
+/* DP_ERR_NOMEM. */
+dp_status_t layouts_put_json(FILE *to, const layouts_report_t *report);
 /* A page. DP_ERR_NOMEM. */
 dp_status_t layouts_put_html(FILE *to, const layouts_report_t *report);
 

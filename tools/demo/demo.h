@@ -36,9 +36,6 @@ typedef struct demo_result {
 /* DP_ERR_INVALID: the method refuses these sizes; the message says why. Free with demo_clear in any
  * case. */
 dp_status_t demo_run(const demo_request_t *request, demo_result_t *result_out);
-/* The measured run with one span for each operation (two for a pair), as figures of schedules show
- * it. The caller frees it. */
-dp_status_t demo_operations(const demo_result_t *run, dp_timeline_t **timeline_out);
 void demo_clear(demo_result_t *result);
 
 #endif

@@ -25,7 +25,8 @@
 /* past that, a drawing program chokes on single boxes: they become one image */
 #define MANY_CELLS 40000
 
-static const double margin = 16.0, label_width = 58.0, idle_width = 58.0, head_height = 62.0, axis_height = 48.0,
+static const double margin = 16.0, head_height = 62.0, bare_height = 22.0, label_width = 58.0, idle_width = 58.0,
+                    axis_height = 48.0,
                     /* a page this wide has room for the whole legend in one */
     legend_line = 20.0, one_line = 1200.0;
 
@@ -76,7 +77,7 @@ typedef struct page {
     int64_t ncells;
     bool has_kind[KINDS], has_pair, has_strip;
     bool serves; /* forwards alone beside each other: by micro-batch in two colours, with names */
-    double plot_width, row_height, row_pitch, width, height;
+    double plot_width, row_height, row_pitch, head, width, height;
 } page_t;
 
 /* ---- what there is to draw ---- */
@@ -302,11 +303,13 @@ static void lay_out(page_t *page)
                        (page->has_strip ? LANES_BOX : digits_of(top_mb) * NUMBER_SIZE * 0.64 + 6.0);
     if (page->serves)
         page->plot_width = fmin((double)page->ncells / picture->nranks * NAMED_BOX, NAMED_PLOT);
-    page->plot_width = fmin(fmax(page->plot_width, SHORTEST_PLOT), LONGEST_PLOT);
+    page->plot_width =
+        fmin(fmax(page->plot_width, SHORTEST_PLOT), picture->longest > 0 ? picture->longest : LONGEST_PLOT);
     page->row_height = fmin(page->has_strip ? LANES_HEIGHT : ROW_HEIGHT, TALLEST_ROWS / picture->nranks * 0.86);
     page->row_pitch = page->row_height + fmin(ROW_GAP, ROW_GAP * page->row_height / ROW_HEIGHT);
+    page->head = picture->title != NULL || picture->subtitle != NULL ? head_height : bare_height;
     page->width = margin + label_width + page->plot_width + idle_width + margin;
-    page->height = head_height + page->row_pitch * picture->nranks + axis_height +
+    page->height = page->head + page->row_pitch * picture->nranks + axis_height +
                    (page->width < one_line ? 2.0 : 1.0) * legend_line + margin;
 }
 
@@ -324,7 +327,7 @@ static double time_x(const page_t *page, int64_t time)
 
 static double row_y(const page_t *page, int32_t row)
 {
-    return head_height + row * page->row_pitch;
+    return page->head + row * page->row_pitch;
 }
 
 /* ---- boxes ---- */
@@ -512,7 +515,7 @@ static void draw_head(const page_t *page, cairo_t *cr)
     draw_font(cr, 11.0, false);
     if (picture->subtitle != NULL)
         draw_text(cr, margin, 40.0, 0.0, picture->subtitle);
-    draw_text(cr, page->width - margin, head_height - 10.0, 1.0, "idle");
+    draw_text(cr, page->width - margin, page->head - 10.0, 1.0, "idle");
 }
 
 static void draw_row_labels(const page_t *page, cairo_t *cr)
@@ -645,7 +648,7 @@ static dp_status_t draw_page(page_t *page, draw_format_t format, dp_write_fn wri
         return status;
     draw_head(page, canvas.cr);
     cairo.save(canvas.cr);
-    cairo.translate(canvas.cr, plot_x(), head_height);
+    cairo.translate(canvas.cr, plot_x(), page->head);
     if (format != DRAW_PNG && page->ncells > MANY_CELLS)
         status = draw_rows_as_image(page, canvas.cr);
     else

@@ -27,6 +27,7 @@ typedef struct draw_timeline {
     dp_placement_t placement;   /* says what the shades mean */
     /* added to the micro-batch numbers of chunk 1: M/2 when bidirectional, else 0 */
     int32_t second_direction;
+    double longest; /* time axis, in points; 0: as long as numbers in the boxes take */
 } draw_timeline_t;
 
 /* DP_ERR_INVALID: no span to draw. DP_ERR_UNSUPPORTED: there is no cairo. */

@@ -92,6 +92,59 @@ START_TEST(rows_are_in_order)
 }
 END_TEST
 
+/* Each rank's bytes, of which the row has the fullest; the step that the row has, without sums. */
+START_TEST(ranks_and_the_step_are_those_of_the_row)
+{
+    const dp_gpu_t gpu = gpu_of("h200");
+    static const char *const methods[] = {"1f1b", "dualpipe", "zbv", "interleaved", "gpipe", "looped_bfs"};
+
+    for (size_t k = 0; k < sizeof(methods) / sizeof(methods[0]); k++) {
+        /* as many micro-batches as are simulated anyway */
+        const dp_layout_request_t request = {.struct_size = sizeof(request),
+                                             .model = &llama,
+                                             .gpu = &gpu,
+                                             .gpus = 4,
+                                             .batch = 24,
+                                             .pp = 4,
+                                             .method = methods[k]};
+        dp_layout_t row = {.struct_size = sizeof(row)}, one = row;
+        dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+        dp_schedule_t *schedule = NULL;
+        dp_layouts_t *layouts;
+        double most = 0;
+
+        ck_assert_msg(dp_layouts_find(&request, &layouts) == DP_OK, "%s", dp_last_error());
+        ck_assert_int_eq(dp_layouts_row(layouts, 0, &row), DP_OK);
+        ck_assert_msg(row.timed, "%s does not fit", methods[k]);
+        for (int32_t rank = 0; rank < 4; rank++) {
+            ck_assert_int_eq(dp_layouts_rank(layouts, 0, rank, &one), DP_OK);
+            ck_assert(one.step_time == row.step_time && one.total <= row.total && one.weights > 0);
+            ck_assert(fabs(one.total - one.weights - one.gradients - one.optimizer - one.activations - one.logits -
+                           one.transfers - gpu.reserve) < 1);
+            most = fmax(most, one.total);
+        }
+        ck_assert(most == row.total);
+        ck_assert_int_eq(dp_layouts_simulate(layouts, 0, 0, &schedule, &simulation), DP_OK);
+        ck_assert(schedule->ranks == 4 && schedule->microbatches == 24 && simulation.timeline != NULL);
+        ck_assert(fabs(simulation.step_time / 1e3 - (row.step_time - row.reduce_time)) < 1e-9 * row.step_time);
+        dp_simulation_clear(&simulation);
+        dp_schedule_free(schedule);
+        simulation = (dp_simulation_t){.struct_size = sizeof(simulation)};
+        ck_assert_int_eq(dp_layouts_simulate(layouts, 0, 8, &schedule, &simulation), DP_OK);
+        ck_assert(schedule->microbatches == 8 && simulation.step_time / 1e3 < row.step_time);
+        dp_simulation_clear(&simulation);
+        dp_schedule_free(schedule);
+        ck_assert_int_eq(dp_layouts_rank(layouts, 0, 4, &one), DP_ERR_INVALID);
+        ck_assert_int_eq(dp_layouts_rank(layouts, 0, -1, &one), DP_ERR_INVALID);
+        ck_assert_int_eq(dp_layouts_rank(layouts, 99, 0, &one), DP_ERR_INVALID);
+        ck_assert_int_eq(dp_layouts_simulate(layouts, 99, 0, &schedule, &simulation), DP_ERR_INVALID);
+        ck_assert_ptr_null(schedule);
+        ck_assert_int_eq(dp_layouts_simulate(layouts, 0, 0, NULL, &simulation), DP_ERR_INVALID);
+        dp_layouts_free(layouts);
+    }
+}
+END_TEST
+
 START_TEST(nothing_fits_is_no_error)
 {
     const dp_gpu_t gpu = gpu_of("a100");
@@ -146,9 +199,19 @@ static dp_status_t find(void *gpu)
 {
     const dp_layout_request_t request = {
         .struct_size = sizeof(request), .model = &llama, .gpu = gpu, .gpus = 2, .batch = 4, .pp = 2, .method = "zbv"};
+    dp_layout_t one = {.struct_size = sizeof(one)};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_schedule_t *schedule = NULL;
     dp_layouts_t *layouts = NULL;
     dp_status_t status = dp_layouts_find(&request, &layouts);
 
+    if (status >= 0)
+        status = dp_layouts_rank(layouts, 0, 1, &one);
+    if (status >= 0)
+        status = dp_layouts_simulate(layouts, 0, 0, &schedule, &simulation);
+    if (status >= 0)
+        dp_simulation_clear(&simulation);
+    dp_schedule_free(schedule);
     dp_layouts_free(layouts);
     return status;
 }
@@ -185,6 +248,7 @@ int main(void)
 
     SUITE_ADD(suite, parameters_are_the_published_ones);
     SUITE_ADD(suite, rows_are_in_order);
+    SUITE_ADD(suite, ranks_and_the_step_are_those_of_the_row);
     SUITE_ADD(suite, nothing_fits_is_no_error);
     SUITE_ADD(suite, what_makes_no_sense_is_refused);
     SUITE_ADD(suite, memory_may_end_anywhere);
