@@ -161,6 +161,8 @@ static dp_status_t simulate_run(const trainer_t *t, figures_t *f)
     dp_costs_t costs = *f->costs.costs;
     dp_status_t status;
 
+    /* as `dualpipe simulate` takes costs.txt, and compare, whose stages are even */
+    costs.segments = f->costs.segments;
     /* made for segments that are uneven */
     if (program->schedule->nbraids > 0 && f->costs.stage_segments != NULL) {
         costs.stage_scale = NULL;
@@ -168,11 +170,13 @@ static dp_status_t simulate_run(const trainer_t *t, figures_t *f)
     }
     status = dp_simulate(program, &costs, 0, &uneven);
     costs.stage_scale = NULL;
+    costs.segments = f->costs.segments;
     if (status == DP_OK)
         status = dp_simulate(program, &costs, 0, &even);
     if (status == DP_OK) {
         f->simulated_step = uneven.step_time;
         f->simulated_bubble = mean_bubble(&uneven);
+        f->even_step = even.step_time;
         f->even_bubble = mean_bubble(&even);
         f->formula_bubble = even.formula_bubble / even.step_time;
     }

@@ -24,10 +24,10 @@ typedef struct figures {
 
     /* of all traced steps; where threads wait for cores, by their own clocks */
     dp_measured_costs_t costs;
-    /* The program with these costs, on a device for each rank: step in ms, bubbles as shares of it.
-     * even_bubble: if all stages took the same; the rest is that they do not. */
-    /* formula: NaN where none is published */
-    double simulated_step, simulated_bubble, even_bubble, formula_bubble;
+    /* The program with these costs, on a device for each rank: steps in ms, bubbles as shares of
+     * them. even: if all stages took the same; the rest is that they do not. formula: NaN where
+     * none is published, or counts segments */
+    double simulated_step, even_step, simulated_bubble, even_bubble, formula_bubble;
     int32_t slowest_stage;
 } figures_t;
 

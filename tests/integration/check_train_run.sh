@@ -29,6 +29,13 @@ done
 "$DP_TEST_BUILDDIR/dualpipe" simulate --method dualpipe --ranks 2 --microbatches 8 --costs "$work/run/costs.txt" >"$work/out" ||
     complain "the measured costs cannot be simulated"
 grep -q '^pair .* hidden' "$work/out" || complain "the measured costs have no segments"
+# One step: the report's, as the command simulates it; with even stages, as it compares.
+sed -n 's/^step  *\(.*simulated \)\{0,1\}\([0-9.]*\) ms.*; \([0-9.]*\) ms if all stages.*/\2 \3/p' "$work/joined" >"$work/said"
+{
+    awk '/^step / { printf "%.1f ", $2 }' "$work/out"
+    "$DP_TEST_BUILDDIR/dualpipe" compare --ranks 2 --microbatches 8 --costs "$work/run/costs.txt" 2>/dev/null |
+        awk '$1 == "dualpipe" { printf "%.1f\n", $2 }'
+} | diff - "$work/said" >"$work/differ" || complain "other steps in the report than simulated and compared: $(cat "$work/differ")"
 "$DP_TEST_BUILDDIR/dualpipe" trace costs "$work/run/trace.json" >"$work/out" || complain "the trace has no costs"
 grep -v STAGE_SCALE "$work/out" >"$work/traced"
 grep -v STAGE_SCALE "$work/run/costs.txt" | cmp -s - "$work/traced" || complain "the trace has other costs than the run"
