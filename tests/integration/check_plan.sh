@@ -440,6 +440,28 @@ quiet_failures=
 require out 'No layout fits'
 ! grep -q '<svg' out || fail "a picture of a layout that does not fit"
 
+# What others measured: a command for each row of docs/plan.md, which says what the row says.
+(cd "$DP_TEST_SRCDIR" && python3 - "$dualpipe" docs/plan.md) <<'P' || fail "docs/plan.md has other figures than its commands"
+import json, re, shlex, subprocess, sys
+
+page = open(sys.argv[2]).read().split("## Beside what others measured")[1].split("What the misses say")[0]
+commands = re.findall("^    dualpipe (plan .*)$", page, re.M)
+rows = [row.strip("| ").split(" | ") for row in re.findall("^\\|.*[0-9].*$", page, re.M)]
+assert len(commands) == len(rows) >= 14, (len(commands), len(rows))
+bad = 0
+for command, (run, measured, plan, off) in zip(commands, rows):
+    done = subprocess.run([sys.argv[1], *shlex.split(command), "--format", "json"], capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    best, share = answer["layouts"][0], measured.endswith("%")
+    found = 100 * best["mfu"] if share else best["tokens_per_second"] / answer["gpus"]
+    was = float(re.sub("[ %,]", "", measured))
+    says = [f"{found:.0f} %" if share else f"{found:,.0f}", f"{100 * (found / was - 1):+.0f} %"]
+    if says != [plan, off]:
+        print(run, "| says", plan, "|", off, "| is", *says)
+        bad += 1
+sys.exit(bad > 0)
+P
+
 # What docs/plan.md shows is what the command says.
 for file in "$DP_TEST_SRCDIR"/docs/plan/*.txt; do
     options=$(sed -n '1s/^\$ dualpipe plan --model //p' "$file")
