@@ -12,7 +12,9 @@ archive() { # NAME UMASK ENVIRONMENT...
     name=$1
     umask "$2"
     shift 2
-    env MAKEFLAGS= "$@" make -C "$DP_TEST_BUILDDIR" dist-gzip >"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
+    env MAKEFLAGS= "$@" make -C "$DP_TEST_BUILDDIR" release >"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
+    (cd "$DP_TEST_BUILDDIR" && sha256sum --quiet -c libdualpipe-[0-9]*.tar.gz.sha256)
+    rm "$DP_TEST_BUILDDIR"/libdualpipe-[0-9]*.tar.gz.sha256
     mv "$DP_TEST_BUILDDIR"/libdualpipe-[0-9]*.tar.gz "$work/$name"
 }
 archive here 022

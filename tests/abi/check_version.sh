@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_version.sh: whatever says a version says that of configure.ac. "Since 0.2: NAMES" in a header names what is there, and no
+# check_version.sh: whatever says a version says that of configure.ac, whatever says its date that of CHANGELOG.md. "Since 0.2: NAMES" in a header names what is there, and no
 # version to come.
 set -eu
 cd "$DP_TEST_SRCDIR"
@@ -18,6 +18,12 @@ says "the Python package" "^version = \"$version\"\$" python/pyproject.toml
 says "the first heading" "^## $version \\(" CHANGELOG.md
 says "what is cited" "^version: $version\$" CITATION.cff
 says "the Debian package" "^libdualpipe \\($version\\) " debian/changelog
+date=$(sed -n "s/^## $version (\(.*\))\$/\1/p" CHANGELOG.md) # "not released": nothing else has a date
+if [ "$date" != "not released" ]; then
+    grep -qx "date-released: $date" CITATION.cff || { echo "the release is of $date: CITATION.cff"; failures=$((failures + 1)); }
+    [ "$(date -u -d "$(sed -n '1,/^ -- /s/^ -- .*>  //p' debian/changelog)" +%F)" = "$date" ] ||
+        { echo "the release is of $date: debian/changelog"; failures=$((failures + 1)); }
+fi
 says pkg-config "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe.pc"
 says "pkg-config of dualplan" "^Version: $version\$" "$DP_TEST_BUILDDIR/dualplan.pc"
 says "pkg-config of the suites" "^Version: $version\$" "$DP_TEST_BUILDDIR/dualpipe-conform.pc"
