@@ -118,3 +118,15 @@ AC_DEFUN([DP_MPI], [
     AM_CONDITIONAL([HAVE_MPI], [test -n "$MPI" && test -n "$MPICC"])
     AM_CONDITIONAL([HAVE_OTHER_MPI], [test -n "$OTHER_MPI"])
 ])
+
+# DP_WASM: sets have_wasm, and WASM_CC: a compiler that links programs for wasm32-wasi, for the page of dualpipe explore.
+AC_DEFUN([DP_WASM], [
+    AC_ARG_VAR([WASM_CC], [compiler for wasm32-wasi, for the explorer @<:@clang --target=wasm32-wasi@:>@])
+    : ${WASM_CC="clang --target=wasm32-wasi"}
+    AC_MSG_CHECKING([whether $WASM_CC links])
+    echo 'int main(void) { return 0; }' >conftest.c
+    AS_IF([$WASM_CC -o conftest.wasm conftest.c >/dev/null 2>&1], [have_wasm=yes], [have_wasm=no])
+    rm -f conftest.c conftest.wasm
+    AC_MSG_RESULT([$have_wasm])
+    AM_CONDITIONAL([HAVE_WASM], [test "x$have_wasm" = xyes])
+])

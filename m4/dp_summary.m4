@@ -24,6 +24,7 @@ $PACKAGE_STRING
   jansson        `dp_found $have_jansson libjansson-dev`, for tests that read our JSON with it
   zlib           `dp_found $have_zlib zlib1g-dev`, for reading gzip traces with the dualpipe command
   libfabric      `dp_found $have_ofi libfabric-dev`, for comm_ofi
+  WebAssembly    `dp_found $have_wasm "clang lld wasi-libc libclang-rt-dev-wasm32"`, for the page of dualpipe explore
   Check          `dp_found $have_check check`, for make check
 
   CUDA           `dp_later $have_cuda` (toolkit 12.4 or later), for plugins on NVIDIA GPUs

@@ -74,6 +74,7 @@ unrun() { # DOCUMENT COMMAND
     *mpirun* | *'--comm mpi'*) echo "wants an MPI: check_mpi_conform.sh and check_mpi_train.sh run such" ;;
     "dualpipe status") echo "wants a live job: check_status.sh asks one" ;;
     RANK=[01]*) echo "two terminals: check_launchers.sh joins ranks by these variables" ;;
+    'dualpipe explore'*) echo "wants a browser: check_explore.sh opens the page" ;;
     'dualpipe simulate --format trace') echo "names an option, and no schedule" ;;
     ./trainer*) echo "a rank of a job, which dualpipe run starts" ;;
     torchrun*) echo "wants PyTorch" ;;

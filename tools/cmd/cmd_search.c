@@ -95,15 +95,20 @@ const command_t command_search = {
 static int show_found(void *user, const dp_search_state_t *state)
 {
     const double *seconds = user;
-    struct winsize window = {.ws_col = 0};
+    int columns = 0;
     char line[256];
 
     if (!isatty(STDERR_FILENO))
         return 0;
+#ifdef TIOCGWINSZ /* WASI has none */
+    struct winsize window = {.ws_col = 0};
+
     (void)ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
+    columns = window.ws_col;
+#endif
     snprintf(line, sizeof(line), "%5.1f of %g s, %lld tried, best step %.6g (built in %.6g), from %s", state->elapsed,
              *seconds, (long long)state->tried, state->step, state->built_in_step, state->from);
-    fprintf(stderr, "\r%.*s\033[K", (window.ws_col > 0 ? window.ws_col : 80) - 1, line);
+    fprintf(stderr, "\r%.*s\033[K", (columns > 0 ? columns : 256) - 1, line);
     fflush(stderr);
     return 0;
 }

@@ -23,6 +23,7 @@ int cmd_search(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_bench_links(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
+int cmd_explore(int argc, char **argv);
 int cmd_eplb(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 
@@ -31,7 +32,7 @@ void plugin_names(const char *prefix, FILE *to);
 
 /* What each understands. command_trace: trace_args.h */
 extern const command_t command_schedule, command_verify, command_simulate, command_compare, command_partition,
-    command_plan, command_search, command_demo, command_eplb, command_plugin, command_bench_links, command_run,
-    command_status;
+    command_plan, command_search, command_demo, command_eplb, command_explore, command_plugin, command_bench_links,
+    command_run, command_status;
 
 #endif

@@ -25,6 +25,7 @@ static const struct entry {
     {"plan", "which layout for a model on so many GPUs", cmd_plan, &command_plan},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search, &command_search},
     {"demo", "run schedules with segments that sleep: measured beside simulated", cmd_demo, &command_demo},
+    {"explore", "explore schedules in a browser", cmd_explore, &command_explore},
     {"eplb", "replicate experts and place them by load", cmd_eplb, &command_eplb},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin, &command_plugin},
     {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace, &command_trace},
