@@ -129,8 +129,13 @@ const figure = (x) => (Number.isFinite(x) ? String(Number(x.toPrecision(6))) : "
 const percent = (x) => (x * 100).toFixed(1) + " %";
 const plural = (n, word, many = word + "s") => n + " " + (n === 1 ? word : many);
 const utf8 = (text) => new TextEncoder().encode(text);
+function bytesOf(binary) {
+    const bytes = new Uint8Array(binary.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+    return bytes;
+}
 
-const library = new WebAssembly.Module(Uint8Array.from(atob($("library").textContent), (c) => c.charCodeAt(0)));
+const library = new WebAssembly.Module(bytesOf(atob($("library").textContent)));
 const engineSource = URL.createObjectURL(new Blob(["(" + engine + ")()"], { type: "text/javascript" }));
 let busy = 0;
 const count = (n) => { busy += n; document.body.dataset.busy = busy; };
@@ -149,21 +154,22 @@ class Runner {
                 setTimeout(() => { if (this.waiting === job) this.stop(); }, Math.max(0, this.patience - (performance.now() - this.job.since)));
         });
     }
+    begin() {
+        this.worker = new Worker(engineSource);
+        this.worker.postMessage({ library });
+        this.worker.onmessage = ({ data }) => {
+            if (data.line !== undefined) { this.job.tell?.(data.line); return; }
+            const job = this.job;
+            this.job = null;
+            job.done(data.result);
+            this.next();
+        };
+    }
     next() {
         if (this.job || !this.waiting) return;
         [this.job, this.waiting] = [this.waiting, null];
         this.job.since = performance.now();
-        if (!this.worker) {
-            this.worker = new Worker(engineSource);
-            this.worker.postMessage({ library });
-            this.worker.onmessage = ({ data }) => {
-                if (data.line !== undefined) { this.job.tell?.(data.line); return; }
-                const job = this.job;
-                this.job = null;
-                job.done(data.result);
-                this.next();
-            };
-        }
+        if (!this.worker) this.begin();
         this.worker.postMessage({ words: this.job.words, files: this.job.files });
     }
     stop() {
@@ -238,7 +244,7 @@ async function pack(text) {
     return btoa(raw).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 }
 async function unpack(packed) {
-    const bytes = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
+    const bytes = bytesOf(atob(packed.replace(/-/g, "+").replace(/_/g, "/")));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).text();
 }
 /* #method=zbv&ranks=8&microbatches=20&cost=F=1,W=2: what differs from the start, method and sizes always. */
@@ -762,7 +768,7 @@ function describe(p, span) {
 
 /* ---- the page ---- */
 const titleOf = (m) => `${m.method}, ${plural(m.ranks, "rank")}, ${plural(m.microbatches, "micro-batch", "micro-batches")}`;
-let table = null, drawn = 0, lastShown = null;
+let table = null, drawn = 0, lastShown = null, found = { text: "", says: "" };
 
 function legend(m) {
     const entry = (ink, text) => { const e = make("span"), i = make("i"); i.style.background = ink; e.append(i, text); return e; };
@@ -805,7 +811,7 @@ async function draw() {
     problem(code === 0 || edited ? "" : text);
     if (edited) {
         $("verdict").className = code === 0 ? "good" : "bad";
-        $("verdict").textContent = code === 0 ? `accepted: ${titleOf(shown)}; it completes, with ${plural(shown.slots, "slot")} a channel` : text.replace(/^dualpipe \w+: /, "");
+        $("verdict").textContent = code === 0 ? `accepted: ${titleOf(shown)}; it completes, with ${plural(shown.slots, "slot")} a channel${found.text === state.text ? "\n" + found.says : ""}` : text.replace(/^dualpipe \w+: /, "");
     } else $("verdict").textContent = "";
     picture.canvas.classList.toggle("stale", code !== 0 && !shown);
     if (shown) {
@@ -819,6 +825,7 @@ async function draw() {
         lastShown = m;
     }
     fit();
+    tourCheck();
     if (drawn++ === 0) document.body.dataset.first = Math.round(performance.now());
     compare();
 }
@@ -928,7 +935,6 @@ function update() {
     drawBeside();
     clearTimeout(saving);
     saving = setTimeout(async () => history.replaceState(null, "", await linkOf(state)), 250);
-    tourCheck();
 }
 function set(changes) { Object.assign(state, changes); update(); }
 
@@ -1039,8 +1045,8 @@ async function search() {
     $("stop").disabled = true;
     if (!result) return;
     if (result.code !== 0) return problem(result.problem);
-    set({ text: new TextDecoder().decode(result.files["found.tsv"]) });
-    $("verdict").textContent = result.out;
+    found = { text: new TextDecoder().decode(result.files["found.tsv"]), says: result.out };
+    set({ text: found.text });
 }
 
 /* ---- the tour ---- */
@@ -1085,6 +1091,7 @@ function tourCheck() {
 /* ---- begin ---- */
 (async () => {
     const first = asking.run(["methods"]);
+    drawing.begin(); // meanwhile
     readColours();
     const [list] = await Promise.all([first, readLink(location.hash)]);
     methods = JSON.parse(list.out);
