@@ -38,7 +38,8 @@ This page shows every built-in schedule on 8 ranks with 20 micro-batches, or 24 
 the ranks is needed. Every forward, backward for the input and backward for the weights of a device
 takes one unit of time. An overlapped pair takes as long as its sides, and hops take nothing. With
 other costs the order changes: `dualpipe compare` ranks the schedules for yours.
-`make schedule-pictures` makes this page and its pictures.
+`make schedule-pictures` makes this page and its pictures. *Explore* opens a schedule in the
+[explorer](explore.md), whose page lies above this folder where the documentation is installed.
 
 A row is a rank, a box an operation, its number the micro-batch. Forward is orange, backward green,
 backward for the input alone light green, backward for the weights blue, idle time white. A frame
@@ -82,7 +83,9 @@ for method in $("$dualpipe" schedule --help | sed -n '/^methods:/,$s/^  \([a-z0-
         printf 'Step %s, idle %s (%s), formula %s, at most %s micro-batches held, %s of the weights.\n\n' \
             "$(field step_time)" "$(range bubble)" "$(share)" "$formula" "$(range peak_activations | sed 's/.* to //')" \
             "$([ $copies -eq 1 ] && echo one copy || echo two copies)" | fold -s -w 100 | sed 's/ *$//'
-        printf '![%s](schedules/%s.png)\n' "$method on $shown" "$method"
+        printf '![%s](schedules/%s.png)\n\n' "$method on $shown" "$method"
+        printf '[Explore](../explore.html#method=%s&ranks=%s&microbatches=%s)\n' "$method" "${shown%% *}" \
+            "$([ "$shown" = "$ranks ranks" ] && echo $microbatches || echo 8)"
     } >>"$rows"
 done
 cat "$rows"

@@ -52,7 +52,7 @@ def settle(browser):
 
 def show(browser, **state):
     """Goes to a state by its link, as a reader does."""
-    browser.value(f"document.body.dataset.first = ''; drawn = 0; location.hash = {json.dumps(link(**state))}; 0")
+    browser.value(f"document.body.dataset.first = ''; drawn = 0; history.replaceState(null, '', '#'); location.hash = {json.dumps(link(**state))}; 0")
     settle(browser)
 
 
@@ -121,7 +121,7 @@ def test_text(browser):
     settle(browser)
     verdict = browser.value("document.getElementById('verdict').textContent")
     check("deadlock" in verdict and verdict in command("verify", "-", file=DEADLOCK)[2].replace("-: ", "mine.tsv: ", 1), "verdict:", verdict)
-    circle = browser.value("picture.circle.map((s) => [s.rank, s.pass, s.mb])")
+    circle = browser.value("picture.circle.map((s) => [s.rank, s.pass, s.microbatch])")
     check(sorted(circle) == [[0, 0, 1], [0, 1, 0], [1, 0, 1], [1, 1, 0]], "circle", circle)
     red = browser.value("""(async () => { await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); const c = picture.canvas;
         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
@@ -304,6 +304,27 @@ def test_speed(browser):
     check(browser.value("view.to - view.from < 0.05 * view.whole"), "no zoom")
 
 
+def test_fingers(browser):
+    """Two fingers zoom, one moves."""
+    show(browser, method="dualpipe", ranks=4, microbatches=8)
+    box = browser.value("(() => { const b = picture.canvas.getBoundingClientRect(); return [b.x + b.width / 2, b.y + 20]; })()")
+
+    def touch(kind, *places):
+        browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": box[0] + x, "y": box[1], "id": k} for k, x in enumerate(places)])
+
+    touch("touchStart", -40, 40)
+    for reach in (60, 90, 120, 160):
+        touch("touchMove", -reach, reach)
+    touch("touchEnd")
+    whole, from_, to = browser.value("[view.whole, view.from, view.to]")
+    check(to - from_ < 0.5 * whole, "pinching does not zoom:", whole, from_, to)
+    touch("touchStart", 0)
+    for x in (-20, -60, -100):
+        touch("touchMove", x)
+    touch("touchEnd")
+    check(browser.value("view.from") > from_ + 0.01 * whole, "a finger does not move the picture")
+
+
 def draw_picture(browser, path):
     browser.value("document.getElementById('view').focus()")
     show(browser, method="dualpipe", ranks=8, microbatches=20)
@@ -318,10 +339,10 @@ def main():
     try:
         browser.open("file://" + os.path.abspath(page))
         settle(browser)
-        if len(sys.argv) > 7:
-            draw_picture(browser, sys.argv[7])
+        if len(sys.argv) > 6:
+            draw_picture(browser, sys.argv[6])
             return 0
-        for test in (test_speed, test_figures, test_text, test_files, test_workers, test_keys, test_tour, test_access):
+        for test in (test_speed, test_figures, test_text, test_files, test_workers, test_keys, test_fingers, test_tour, test_access):
             test(browser)
             print(f"{test.__name__}: {time.monotonic() - began:.1f} s, {failures} failures")
         check(browser.complaints == [], "the page complains:", browser.complaints)

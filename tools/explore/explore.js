@@ -288,8 +288,8 @@ class Model {
     readRank(flat, rank) {
         const lanes = [[], []];
         for (let i = 0; i < flat.length; i += WORDS) {
-            const [start, length, kind, lane, pass, chunk, stage, mb, segment, pair, name] = flat.subarray(i, i + WORDS);
-            const span = { rank, lane, start: start / 1e6, end: (start + length) / 1e6, pass, chunk, stage, mb, segment, pair, name, at: 0 };
+            const [start, length, kind, lane, pass, chunk, stage, microbatch, segment, pair, name] = flat.subarray(i, i + WORDS);
+            const span = { rank, lane, start: start / 1e6, end: (start + length) / 1e6, pass, chunk, stage, microbatch, segment, pair, name, at: 0 };
             const key = this.key(span, pass, stage);
             this.end = Math.max(this.end, span.end);
             if (kind === 1) { this.messages.set(key, span); continue; }
@@ -305,7 +305,7 @@ class Model {
     }
     key(span, pass, stage) {
         const path = this.placement === "bidirectional" ? span.chunk : 0;
-        return ((path * this.stages + stage) * this.microbatches + span.mb) * 8 + pass;
+        return ((path * this.stages + stage) * this.microbatches + span.microbatch) * 8 + pass;
     }
     of(span, pass, stage) { return this.index.get(this.key(span, pass, stage)) ?? []; }
     /* The spans whose results this one reads. */
@@ -349,7 +349,7 @@ class Model {
         for (let at = span; at && chain.length < 200000; at = this.causes(at)[0]?.span) chain.push(at);
         return chain;
     }
-    label(span) { return NAMES[span.pass] + " " + span.mb + (this.placement === "bidirectional" && span.chunk === 1 ? "′" : ""); }
+    label(span) { return NAMES[span.pass] + " " + span.microbatch + (this.placement === "bidirectional" && span.chunk === 1 ? "′" : ""); }
     describe(span) {
         const name = this.names?.[span.name] && span.segment >= 0 ? this.names[span.name] + " " : "";
         return name + this.label(span) + (this.chunks > 1 && this.placement !== "bidirectional" ? " of chunk " + span.chunk : "");
@@ -358,7 +358,7 @@ class Model {
     stepsOf(rank) {
         const stays = new Map(), changes = [], steps = [[0, 0]];
         for (const span of this.ranksOf[rank].flat()) {
-            const key = span.chunk * this.microbatches + span.mb, stay = stays.get(key) ?? { from: Infinity, to: 0 };
+            const key = span.chunk * this.microbatches + span.microbatch, stay = stays.get(key) ?? { from: Infinity, to: 0 };
             if (span.pass === F) stay.from = Math.min(stay.from, span.start);
             stay.to = Math.max(stay.to, span.end);
             stays.set(key, stay);
@@ -377,8 +377,8 @@ class Model {
 function circleOf(problem, model) {
     const named = /rank (\d+) (?:start of )?(FB \(F|[FBIW]) chunk (\d+) mb (\d+)/g, circle = [];
     if (!/deadlock/.test(problem)) return circle;
-    for (const [, rank, pass, chunk, mb] of problem.matchAll(named)) {
-        const span = model.ranksOf[rank]?.[0].find((s) => NAMES[s.pass] === pass.at(-1) && s.chunk === Number(chunk) && s.mb === Number(mb)) ?? null;
+    for (const [, rank, pass, chunk, microbatch] of problem.matchAll(named)) {
+        const span = model.ranksOf[rank]?.[0].find((s) => NAMES[s.pass] === pass.at(-1) && s.chunk === Number(chunk) && s.microbatch === Number(microbatch)) ?? null;
         if (span && !circle.includes(span)) circle.push(span);
     }
     return circle;
@@ -527,7 +527,7 @@ class Picture {
         this.axis(pen, plot);
     }
     ticks() {
-        const room = (this.width - GUTTER - MARGIN) / 84, raw = (view.to - view.from) / Math.max(1, room), power = 10 ** Math.floor(Math.log10(raw));
+        const room = (this.width - GUTTER - MARGIN) / 84, raw = Math.max((view.to - view.from) / Math.max(1, room), this.model.ran ? 0 : 1), power = 10 ** Math.floor(Math.log10(raw));
         const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= raw) ?? raw, ticks = [];
         for (let t = Math.ceil(view.from / step - 1e-9) * step; t <= view.to + step * 1e-6; t += step) ticks.push(t);
         return ticks;
@@ -554,9 +554,9 @@ class Picture {
                 if (end - reached < 0.4) continue;
                 reached = end;
                 pen.box(x, top, Math.max(end - x - (end - x > 3 ? 0.7 : 0), 0.5), height, ink.fill, titles ? `rank ${rank} ${m.describe(span)}: ${figure(span.start)} to ${figure(span.end)}` : "");
-                const label = m.laneCount < 2 || end - x < 46 ? String(span.mb) : m.describe(span);
+                const label = m.laneCount < 2 || end - x < 46 ? String(span.microbatch) : m.describe(span);
                 if (height >= 10 && end - x > 6.3 * label.length + 3) pen.text((x + end) / 2, top + height / 2 + 0.5, label, ink.text, "center", Math.min(11, height - 1));
-                else if (height >= 10 && end - x > 6.3 * String(span.mb).length + 3) pen.text((x + end) / 2, top + height / 2 + 0.5, String(span.mb), ink.text, "center", Math.min(11, height - 1));
+                else if (height >= 10 && end - x > 6.3 * String(span.microbatch).length + 3) pen.text((x + end) / 2, top + height / 2 + 0.5, String(span.microbatch), ink.text, "center", Math.min(11, height - 1));
                 if (frame && frame.pair !== span.pair) { this.putFrame(pen, frame); frame = null; }
                 if (span.pair) frame = frame ? { ...frame, end } : { pair: span.pair, x, end, top, height };
             }
@@ -789,7 +789,7 @@ function figures(m) {
     if (!m || !m.ran) { $("figures").replaceChildren(); return; }
     const idle = m.idle.reduce((a, b) => a + b, 0) / m.ranks, most = Math.max(...m.peaks), base = table?.schedules.find((s) => s.method === "1f1b" && s.fits);
     card("step", "step", figure(m.step), m.step, "in the unit of the costs");
-    card("idle", "idle", percent(idle / m.step), idle, `${figure(Math.min(...m.idle))} to ${figure(Math.max(...m.idle))} on a rank`);
+    card("idle", "idle", percent(idle / m.step), idle, Math.max(...m.idle) - Math.min(...m.idle) < 1e-9 * m.step ? figure(idle) + " on each rank" : `${figure(Math.min(...m.idle))} to ${figure(Math.max(...m.idle))} on a rank`);
     card("held", "most held", figure(most), most, most > cap + 1e-9 ? "above the cap of " + cap : "micro-batches on a rank", most > cap + 1e-9);
     card("gain", "beside 1F1B", base ? (base.step_time >= m.step ? "+" : "−") + percent(Math.abs(base.step_time / m.step - 1)) : "–", base ? base.step_time / m.step - 1 : "", base ? "its step: " + figure(base.step_time) : "");
     card("copies", "weights", m.copies + "×", m.copies, plural(m.slots, "slot") + " a channel");
@@ -914,7 +914,7 @@ function tabulate() {
 const SIMPLE = { ranks: "number", microbatches: "number", chunks: "text", overlap: "text", cap: "text", slow: "text", more: "text", versus: "text", seconds: "number", method: "text" };
 function fill() {
     const put = (id, value) => { if ($(id) !== document.activeElement || $(id).value === "") $(id).value = value; };
-    for (const key of Object.keys(SIMPLE)) put(key, state[key]);
+    for (const key of Object.keys(SIMPLE)) put(key, key === "method" && state.text !== "" ? "" : state[key]);
     put("ranks-slide", state.ranks);
     put("microbatches-slide", state.microbatches);
     for (const f of FIELDS) put("cost-" + f, state.costs[f] ?? "");
@@ -925,16 +925,22 @@ function fill() {
     $("memory").checked = state.memory;
     if (document.activeElement !== $("text") || state.text === "") $("text").value = state.text;
     $("leave").disabled = state.text === "";
-    const m = methods.find((x) => x.name === state.method);
+    const m = state.text === "" ? methods.find((x) => x.name === state.method) : null;
+    $("method").options[0].hidden = state.text === "";
     $("summary").textContent = m ? `${m.summary}. ${m.source}${m.limits ? "; limits: " + m.limits : ""}.` : "";
 }
-let saving = 0;
+let saving = 0, address = location.hash;
 function update() {
     fill();
     draw();
     drawBeside();
     clearTimeout(saving);
-    saving = setTimeout(async () => history.replaceState(null, "", await linkOf(state)), 250);
+    saving = setTimeout(async () => {
+        const link = await linkOf(state);
+        if (location.hash !== address) return; // the reader has just gone elsewhere
+        history.replaceState(null, "", link);
+        address = location.hash;
+    }, 250);
 }
 function set(changes) { Object.assign(state, changes); update(); }
 
@@ -943,6 +949,7 @@ function listen() {
         $(key).addEventListener("input", () => {
             const value = $(key).value;
             if (kind === "number" && !(Number(value) >= 1)) return;
+            if (key === "method" && value === "") return;
             const changes = { [key]: kind === "number" ? Math.floor(Number(value)) : value };
             if (["method", "ranks", "microbatches", "chunks"].includes(key) && state.text !== "") changes.text = "";
             set(changes);
@@ -980,7 +987,7 @@ function listen() {
             document.body.classList.toggle("dropping", type === "dragover");
             if (type === "drop" && e.dataTransfer.files[0]) take(e.dataTransfer.files[0]);
         });
-    window.addEventListener("hashchange", async () => { if (location.hash !== await linkOf(state) && await readLink(location.hash)) update(); });
+    window.addEventListener("hashchange", async () => { if (await readLink(address = location.hash)) update(); });
     window.addEventListener("resize", askAll);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); askAll(); });
     $("tour-open").addEventListener("click", () => tourGo(0));
@@ -1099,6 +1106,7 @@ function tourCheck() {
         $("method").append(new Option(m.name));
         $("versus").append(new Option(m.name));
     }
+    $("method").prepend(new Option("the text below", ""));
     $("versus").prepend(new Option("nothing", ""));
     listen();
     update();
