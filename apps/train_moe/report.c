@@ -267,6 +267,23 @@ static void print_memory(const trainer_t *t, const memory_use_t *all, FILE *to)
                     most_announced / MIB, announced / MIB, most_grown / MIB, grown / MIB);
 }
 
+/* Of ranks that multiply otherwise than rank 0: a run on hosts that are alike has other bits. */
+static void print_products(const trainer_t *t, const memory_use_t *all, FILE *to)
+{
+    int32_t other = 0, first = 0;
+
+    for (int32_t r = dp_group_size(t->group) - 1; r > 0; r--)
+        if (strcmp(all[r].products, all[0].products) != 0) {
+            other++;
+            first = r;
+        }
+    if (other > 0)
+        report_line(to, "bits",
+                    "rank %d multiplies by %s, not as rank 0 (%d of %d ranks do not): on hosts that are alike the same "
+                    "training has other last bits",
+                    first, all[first].products, other, dp_group_size(t->group));
+}
+
 static double mean_of(const double *values, int64_t from, int64_t to)
 {
     double sum = 0;
@@ -360,5 +377,6 @@ dp_status_t report_results(const trainer_t *t, const history_t *h, const dp_time
         status = report_figures(t, timeline, to);
     print_balance(t, h, to);
     print_memory(t, all, to);
+    print_products(t, all, to);
     return status;
 }

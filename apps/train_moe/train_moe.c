@@ -468,13 +468,15 @@ static dp_status_t train(session_t *s, int64_t step)
 static dp_status_t gather_memory(session_t *s, memory_use_t **all_out)
 {
     dp_memory_report_t announced = {.struct_size = sizeof(announced)};
-    memory_use_t mine;
+    memory_use_t mine = {.announced = 0};
+    const char *about = s->trainer.model.block != NULL ? dp_moe_block_about(s->trainer.model.block) : NULL;
     dp_status_t status = dp_pipeline_memory(s->trainer.pipeline, &announced);
 
     if (status < 0)
         return status;
     mine.announced = (double)(announced.total + trainer_bytes(&s->trainer));
     mine.grown = (double)peak_resident_bytes() - (double)s->resident_before;
+    snprintf(mine.products, sizeof(mine.products), "%s", about != NULL ? about : "");
     *all_out = calloc((size_t)dp_group_size(s->group), sizeof(**all_out));
     if (*all_out == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a report of %d ranks", dp_group_size(s->group));

@@ -71,8 +71,9 @@ dp_status_t curve_write(const history_t *history, const char *path);
 
 /* report.c */
 typedef struct memory_use {
-    double announced; /* bytes this rank said it would take: pipeline, optimizer, data */
-    double grown;     /* by which this process's resident memory grew to its peak */
+    double announced;   /* bytes this rank said it would take: pipeline, optimizer, data */
+    double grown;       /* by which this process's resident memory grew to its peak */
+    char products[104]; /* what multiplies its matrices; "" where that is not known */
 } memory_use_t;
 size_t resident_bytes(void);
 size_t peak_resident_bytes(void);

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: instances,
  * and calls that put the passes on a stream. */
-#include "../cpu/blas_threads.h"
+#include "../cpu/blas.h"
 #include "internal.h"
 #include "plugins/common/check.h"
 
@@ -27,7 +27,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
         goto release_instance;
     }
     a->passes->fill_rope(a);
-    cpu_set_blas_threads(host);
+    cpu_blas_set_threads(host);
     *attention_out = a;
     return DP_OK;
 
@@ -163,10 +163,13 @@ static const void *attn_interface(const char *id)
     return strcmp(id, DP_IFACE_ATTENTION) == 0 ? &attention_vt : NULL;
 }
 
+static dp_status_t attn_init(const dp_host_t *host)
+{
+    return cpu_blas_choose(host, "attention_cpu");
+}
+
 DP_PLUGIN_DEFINE(attention_cpu) = {
-    DP_PLUGIN_HEAD,
-    .name = "attention_cpu",
-    .version = DP_VERSION,
-    .summary = "causal attention, plain or latent, on host memory, matrices by CBLAS",
-    .get_interface = attn_interface,
+    DP_PLUGIN_HEAD,        .name = "attention_cpu",
+    .version = DP_VERSION, .summary = "causal attention, plain or latent, on host memory, matrices by CBLAS",
+    .init = attn_init,     .get_interface = attn_interface,
 };

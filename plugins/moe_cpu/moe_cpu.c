@@ -7,7 +7,7 @@
 #include "plugins/common/check.h"
 #include "plugins/common/do.h"
 
-#include "../cpu/blas_threads.h"
+#include "../cpu/blas.h"
 
 #include <string.h>
 
@@ -410,7 +410,7 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     opened.kernels = config->shape->dtype == DP_F32 ? &moe_kernels_f32 : &moe_kernels_f64;
     *moe = opened;
     moe_write_names(&moe->n, (char *)(moe + 1));
-    cpu_set_blas_threads(host);
+    cpu_blas_set_threads(host);
     *moe_out = moe;
     return DP_OK;
 }
@@ -439,6 +439,12 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
     return DP_OK;
 }
 
+static const char *moe_about(const dp_moe_t *moe)
+{
+    (void)moe;
+    return cpu_blas_about();
+}
+
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
     .open = moe_open,
@@ -456,6 +462,7 @@ static const dp_moe_vt_t moe_vt = {
     .route_backward_input = moe_route_backward_input,
     .route_backward_weight = moe_route_backward_weight,
     .experts_recompute = moe_experts_recompute,
+    .about = moe_about,
     .shared = moe_shared,
     .sum = moe_sum,
     .sum_backward = moe_sum_backward,
@@ -469,10 +476,13 @@ static const void *moe_interface(const char *id)
     return strcmp(id, DP_IFACE_MOE) == 0 ? &moe_vt : NULL;
 }
 
+static dp_status_t moe_init(const dp_host_t *host)
+{
+    return cpu_blas_choose(host, "moe_cpu");
+}
+
 DP_PLUGIN_DEFINE(moe_cpu) = {
-    DP_PLUGIN_HEAD,
-    .name = "moe_cpu",
-    .version = DP_VERSION,
-    .summary = "mixture of SwiGLU experts on CPU cores through CBLAS",
-    .get_interface = moe_interface,
+    DP_PLUGIN_HEAD,        .name = "moe_cpu",
+    .version = DP_VERSION, .summary = "mixture of SwiGLU experts on CPU cores through CBLAS",
+    .init = moe_init,      .get_interface = moe_interface,
 };
