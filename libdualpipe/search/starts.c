@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * starts.c: lists to start from: built-in ones, those with later weight gradients, list scheduling. */
+ * starts.c: lists to start from: built-in ones, those with later weight gradients, list
+ * scheduling. */
 #include "search/starts.h"
 
 #include "search/greedy.h"

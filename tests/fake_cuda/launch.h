@@ -33,8 +33,9 @@ typedef struct emu_launch {
 emu_failure_t emu_run(emu_launch_t *launch);
 emu_kernel_t *emu_find(const char *name);
 uint64_t emu_clock_ns(void);
-/** Lets others run while something is waited for; the longer it took since `since_ns`, the longer, by an eighth: each round of
- * a thousand threads that spin costs the others their processor. True: it took $DP_FAKE_HANG_SECONDS. */
+/** Lets others run while something is waited for, by an eighth of what it took since `since_ns`:
+ * each round of a thousand threads that spin costs the others their processor. True: it took
+ * $DP_FAKE_HANG_SECONDS. */
 bool emu_nap(unsigned rounds, uint64_t since_ns);
 double fake_hang_seconds(void);
 
