@@ -159,18 +159,19 @@ static dp_status_t simulate_run(const trainer_t *t, figures_t *f)
     const dp_program_t *program = dp_pipeline_program(t->pipeline);
     dp_simulation_t uneven = {.struct_size = sizeof(uneven)}, even = {.struct_size = sizeof(even)};
     dp_costs_t costs = *f->costs.costs;
+    const bool written = program->schedule->nbraids > 0;
     dp_status_t status;
 
-    /* as `dualpipe simulate` takes costs.txt, and compare, whose stages are even */
-    costs.segments = f->costs.segments;
-    /* made for segments that are uneven */
-    if (program->schedule->nbraids > 0 && f->costs.stage_segments != NULL) {
+    /* as `dualpipe simulate` takes costs.txt, and compare, whose stages are even; written braids
+     * are for the segments that each stage has */
+    if (!written) {
+        costs.segments = f->costs.segments;
+    } else if (f->costs.stage_segments != NULL) {
         costs.stage_scale = NULL;
         costs.segments = f->costs.stage_segments;
     }
     status = dp_simulate(program, &costs, 0, &uneven);
     costs.stage_scale = NULL;
-    costs.segments = f->costs.segments;
     if (status == DP_OK)
         status = dp_simulate(program, &costs, 0, &even);
     if (status == DP_OK) {

@@ -126,6 +126,7 @@ prepare() { # DOCUMENT: a separate folder with the files that its commands read
     mkdir -p "$place/run" "$place/apps/train_moe" "$place/examples/smallest" "$place/examples/generate"
     ln -s "$source/libdualpipe" "$place/../libdualpipe"
     ln -s "$source/tests" "$place/tests"
+    ln -s "$source/docs" "$place/docs"
     ln -s "$source/tests" "$place/../tests"
     ln -s . "$place/build"
     ln -s "$work/bin/dualpipe" "$place/dualpipe"
