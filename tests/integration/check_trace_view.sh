@@ -66,10 +66,11 @@ say("state", document.body.dataset.state);
 say("figures", document.getElementById("figures").innerText.replace(/\s+/g, " "));
 say("tables", document.getElementById("tables").textContent.replace(/\s+/g, " "));
 say("all", now().join(" "));
+say("alone", getComputedStyle(document.getElementById("fold").parentElement).display + " " + getComputedStyle(document.getElementById("empty-row")).display);
 /* the wheel keeps the time below the pointer */
 const under = (x) => T(x);
 const before = under(700);
-send(WheelEvent, "wheel", 700, 80, { deltaY: -400 });
+send(WheelEvent, "wheel", 700, 80, { deltaY: -400, ctrlKey: true });
 await settle();
 say("zoomed", now()[1] - now()[0] < 65e6 && Math.abs(under(700) - before) < 2e3);
 /* dragging to the right shows what was before */
@@ -108,26 +109,27 @@ find.dispatchEvent(new Event("input"));
 await settle();
 say("found", document.getElementById("found").textContent);
 /* a row of the table of stretches goes there */
-document.querySelector("tr.jump").click();
+document.querySelector("tr.jump button").click();
 await settle();
 say("jumped", now()[0] > 112e6 && now()[1] < 120e6);
 /* far zoom has a floor, far pan an end */
-for (let k = 0; k < 60; k++) send(WheelEvent, "wheel", 700, 80, { deltaY: -400 });
+for (let k = 0; k < 60; k++) send(WheelEvent, "wheel", 700, 80, { deltaY: -400, ctrlKey: true });
 for (let k = 0; k < 60; k++) document.dispatchEvent(new KeyboardEvent("keydown", { key: "d", bubbles: true }));
 await settle();
 say("floor", now()[1] - now()[0]);
-for (let k = 0; k < 90; k++) send(WheelEvent, "wheel", 700, 80, { deltaY: 400 });
+for (let k = 0; k < 90; k++) send(WheelEvent, "wheel", 700, 80, { deltaY: 400, ctrlKey: true });
 await settle();
 say("ceiling", now().join(" "));
 END
 try page.html steps report
 require report '^state: ready$'
-require report '^figures: .*129,012 µs 983 records on 3 streams'
+require report '^figures: .*129\.012 ms 983 records on 3 streams'
 require report '^figures: .*computation 96\.38 % of the span'
-require report '^figures: .*communication 113,440 µs'
-require report '^figures: .*96\.32 % of it 109,263 µs hidden, 4,177 µs exposed'
-require report '^tables: .*1,758.*stream 7.*927.*118,193'
+require report '^figures: .*communication 113\.440 ms'
+require report '^figures: .*96\.32 % of it 109\.263 ms hidden, 4\.177 ms exposed'
+require report '^tables: .*1\.758.*stream 7.*927.*118\.193'
 require report '^all: 0 129012000$'
+require report '^alone: none none$'
 require report '^zoomed: true$'
 require report '^dragged: true$'
 require report '^back: 0 129012000$'
@@ -136,7 +138,7 @@ require report '^kernel: void dpsk::ep::internode::combine.* annotation dispatch
 require report '^band: dispatch(B) first start to last end'
 require report '^fitted: true$'
 require report '^tip: none$'
-require report '^found: 8 kernels, 49,448 µs$'
+require report '^found: 8 kernels, 49\.448 ms$'
 require report '^jumped: true$'
 require report '^floor: 200$'
 require report '^ceiling: 0 129012000$'
@@ -202,6 +204,52 @@ try both.html steps report
 require report '^ranks: figures of rank 0, figures of rank 5$'
 require report '^lanes: 6$'
 require report '^second: .*96\.32 %'
+
+# Many ranks: a rank is a row, the canvas is as high as what is seen, and rows, names and the address lead to places.
+"$dualpipe" simulate --method dualpipev --ranks 24 --microbatches 48 --cost attention.F=1,attention.I=1,attention.W=1,dispatch.F=1,mlp.F=1 --format trace --output many.json
+"$dualpipe" trace view many.json --output many.html
+cat >steps <<'END'
+const scroll = document.getElementById("scroll"), canvas1 = document.getElementById("view"), drawn = [];
+const say = (what, value) => report.push(what + ": " + value), seen = () => { drawn.length = 0; paint(); return drawn.length; };
+const kinds = () => [...new Set(rows.map((r) => r.kind))].join(" ") + " " + rows.length, press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+const text = g.fillText.bind(g);
+g.fillText = (t, x, y) => { if (/^[▸▾]/.test(t)) drawn.push(t); text(t, x, y); };
+say("folded", kinds());
+press("f");
+await settle();
+say("unfolded", [...new Set(rows.map((r) => r.kind))].join(" "));
+say("low", canvas1.clientHeight <= innerHeight * .7 && height > 3 * canvas1.clientHeight);
+say("few are drawn", seen() > 0 && drawn.length < 12);
+press("PageDown");
+await settle();
+say("scrolled", scroll.scrollTop > 100 && seen() > 0 && !drawn.includes("▾ rank 0"));
+scroll.scrollTop = 0;
+await settle();
+const head = rows.find((r) => r.kind === "head" && r.rank.label === "rank 1"), box = () => canvas1.getBoundingClientRect();
+for (const type of ["pointerdown", "pointerup"]) canvas1.dispatchEvent(new PointerEvent(type, { bubbles: true, pointerId: 1, clientX: box().left + 20, clientY: box().top + head.y + 5 }));
+await settle();
+say("one folded", data.ranks.filter((r) => r.folded).map((r) => r.label).join(" "));
+canvas1.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: box().left + X(span * .4), clientY: box().top + rows.find((r) => r.kind === "rank").y + 3 }));
+await settle();
+say("under the pointer", document.getElementById("tip").style.display === "block" && view.hover.rank.label);
+const finger = (type, id, x) => canvas1.dispatchEvent(new PointerEvent(type, { bubbles: true, pointerId: id, pointerType: "touch", clientX: box().left + x, clientY: box().top + 60 }));
+show(0, span);
+finger("pointerdown", 1, 600); finger("pointerdown", 2, 700);
+finger("pointermove", 1, 500); finger("pointermove", 2, 800);
+finger("pointerup", 1, 500); finger("pointerup", 2, 800);
+say("pinched", view.to - view.from < span / 2);
+goTo("#1000000-5000000-7");
+await settle();
+say("place", [view.from, view.to].join(" ") + " " + rows.find((r) => r.y + r.h > scroll.scrollTop + AXIS).rank.label);
+say("reachable", [...document.querySelectorAll("tr.jump")].every((r) => r.querySelector("button")) && document.querySelectorAll("tr.jump").length > 0);
+say("told", document.getElementById("view").getAttribute("aria-describedby") === "told" && document.getElementById("told") !== null);
+say("whose", document.getElementById("whose").textContent);
+END
+try many.html steps report
+for line in 'folded: rank 24' 'unfolded: head lane strip' 'low: true' 'few are drawn: true' 'scrolled: true' 'one folded: rank 1' \
+    'under the pointer: rank 1' 'pinched: true' 'place: 1000000 5000000 rank 7' 'reachable: true' 'told: true' 'whose: rank 0, one of 24'; do
+    require report "^$line\$"
+done
 
 echo '[{"ph":"X","cat":"kernel","name":"</script><b id=b>&é","pid":0,"tid":1,"ts":5,"dur":0},
 {"ph":"X","cat":"kernel","name":"","pid":"<i>","tid":"","ts":5,"dur":0}]' >odd.json
