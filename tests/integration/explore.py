@@ -154,12 +154,22 @@ def test_files(browser):
     for kind, wanted in [("tsv", command("schedule", *words, "--format", "tsv")), ("csv", command("schedule", *words, "--format", "csv")),
                          ("trace", command("simulate", *words, "--format", "trace"))]:
         check(browser.value(f"written('{kind}')") == wanted[1], kind, "is not what the command writes")
+    browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=folder)
+    for kind in ("png", "svg", "tsv"):
+        browser.value(f"document.querySelector('[data-export={kind}]').click()")
+        end, path = time.monotonic() + 20 * scale, f"{folder}/zbv-4x6.{kind}"
+        while not os.path.exists(path) and time.monotonic() < end:
+            time.sleep(0.05)
+        check(os.path.exists(path) and os.path.getsize(path) > 1000, "not saved:", path)
     drawn = xml.fromstring(browser.value("picture.svg()"))
     boxes = drawn.findall(".//{http://www.w3.org/2000/svg}rect/{http://www.w3.org/2000/svg}title")
     check(len(boxes) == 4 * 2 * 6 * 3, f"SVG names {len(boxes)} boxes")
     with open(trace, "rb") as file:
         packed = base64.b64encode(file.read()).decode()
-    browser.value(f"take(new File([Uint8Array.from(atob('{packed}'), (c) => c.charCodeAt(0))], 'trace.json.gz'))")
+    browser.value(f"""(() => {{ const data = new DataTransfer();
+        data.items.add(new File([Uint8Array.from(atob('{packed}'), (c) => c.charCodeAt(0))], 'trace.json.gz'));
+        document.body.dispatchEvent(new DragEvent('drop', {{ bubbles: true, cancelable: true, dataTransfer: data }})); }})()""")
+    browser.until("'attention.F' in state.costs")
     settle(browser)
     costs = dict(line.split("=") for line in command("trace", "costs", trace)[1].splitlines() if "=" in line and not line.startswith("#"))
     check(browser.value("state.costs") == costs and len(costs) > 8, "costs of a trace", browser.value("state.costs"), costs)
@@ -173,6 +183,12 @@ def test_workers(browser):
     published = browser.value("picture.model.step")
     show(browser, **size, overlap="planned")
     check(browser.value("picture.model.step") < published, "a plan is not shorter", browser.value("picture.model.step"), published)
+    plan = browser.value("written('tsv')")
+    check("|" in plan or "+" in plan, "a plan without braids:", plan[:300])
+    with open(folder + "/plan.tsv", "w", encoding="utf-8") as file:
+        file.write(plan)
+    _, text, _ = command("simulate", folder + "/plan.tsv", "--cost", listed(LAYER), "--format", "json")
+    check(json.loads(text)["step_time"] == browser.value("picture.model.step"), "the plan that is saved is another one")
     show(browser, method="1f1b", ranks=4, microbatches=6, cap=4, seconds=2)
     browser.value("document.getElementById('search').click()")
     browser.until("/tried, best step/.test(document.getElementById('progress-text').textContent)")
@@ -249,6 +265,7 @@ def test_tour(browser):
         browser.value(act + "; 0")
         settle(browser)
         browser.value("tourCheck()")
+        check(browser.value("document.querySelectorAll('#table tbody tr').length") > 5, "tour: no table", at + 1)
         check(browser.value("document.getElementById('tour-task').className") == "done", "tour: what it asks for is not seen", at + 1)
         check(browser.value("document.getElementById('problem').hidden"), "tour:", browser.value("document.getElementById('problem').textContent"))
         browser.value("document.getElementById('tour-next').focus()")

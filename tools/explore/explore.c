@@ -147,6 +147,25 @@ static void put_operation(const dp_schedule_t *schedule, int32_t rank, int64_t a
     }
 }
 
+/* A plan takes what time there is, so the next one may be another: it goes along as text. */
+static dp_status_t put_plan(const dp_schedule_t *schedule)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    output_t output = {.file = open_memstream(&text, &bytes)};
+    dp_status_t status = output.file != NULL ? dp_schedule_write_tsv(schedule, -1, output_write, &output)
+                                             : dp_fail(DP_ERR_NOMEM, "no memory for the plan's text");
+
+    if (output.file != NULL && fclose(output.file) != 0 && status >= 0)
+        status = dp_fail(DP_ERR_NOMEM, "no memory for the plan's text");
+    if (status >= 0) {
+        fputs(",\"tsv\":", stdout);
+        output_json_string(stdout, text);
+    }
+    free(text);
+    return status;
+}
+
 /* What there is to see of a schedule that was rejected. */
 static void put_lists(const dp_schedule_t *schedule)
 {
@@ -160,8 +179,9 @@ static void put_lists(const dp_schedule_t *schedule)
     putchar(']');
 }
 
-static void put_shown(const plan_t *plan, bool ran)
+static dp_status_t put_shown(const plan_t *plan, bool ran)
 {
+    dp_status_t status = DP_OK;
     const dp_schedule_t *schedule = plan->schedule;
     const dp_simulation_t *s = &plan->simulation;
 
@@ -179,8 +199,11 @@ static void put_shown(const plan_t *plan, bool ran)
         put_figures("idle", s->bubble, s->ranks);
         put_figures("peaks", s->peak_activations, s->ranks);
         put_timeline(s->timeline);
+        if (plan->args->overlap == OVERLAP_PLANNED)
+            status = put_plan(schedule);
     }
     puts("}");
+    return status;
 }
 
 /* Ids of a rejected schedule may be out of bounds: then there is no picture. */
@@ -212,7 +235,8 @@ static int show_simulation(int argc, char **argv)
     if (args_parse(&command_simulate, argc, argv, &args, &code)) {
         code = plan_simulation(&args, &plan, true);
         if (plan.schedule != NULL && (code == CMD_OK || can_draw(plan.schedule)))
-            put_shown(&plan, code == CMD_OK);
+            if (put_shown(&plan, code == CMD_OK) < 0)
+                code = args_failed(&args, DP_ERR_NOMEM);
         plan_clear(&plan);
     }
     args_clear(&args);

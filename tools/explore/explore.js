@@ -865,15 +865,19 @@ function progress(what, seconds) {
 let compared = "";
 async function compare() {
     const files = {}, m = state.text !== "" && lastShown ? lastShown : state, chunks = [...new Set([2, 4, ...(state.chunks ? [Number(state.chunks)] : [])])].sort((a, b) => a - b);
-    const words = ["compare", "--ranks", String(m.ranks), "--microbatches", String(m.microbatches), "--chunks", chunks.join(","), "--format", "json", ...runWords(files)];
-    if (state.overlap === "none") words.push("--overlap", "none");
-    if (state.cap !== "") words.push("--memory-cap", String(state.cap));
+    const wordsWith = (more) => ["compare", "--ranks", String(m.ranks), "--microbatches", String(m.microbatches), "--chunks", chunks.join(","), "--format", "json", ...runWords(files, { ...state, more }),
+        ...(state.overlap === "none" ? ["--overlap", "none"] : []), ...(state.cap !== "" ? ["--memory-cap", String(state.cap)] : [])];
+    const words = wordsWith(state.more);
     if (words.join(" ") === compared) return tabulate();
-    const result = await comparing.run(words, files);
+    let result = await comparing.run(words, files), without = "";
+    if (result?.code === 2 && state.more !== "") { // options of one schedule alone
+        without = ", without “more options”";
+        result = await comparing.run(wordsWith(""), files);
+    }
     if (!result) return;
     compared = words.join(" ");
-    table = result.code === 0 || result.out !== "" ? JSON.parse(result.out || "null") : null;
-    $("table-note").textContent = table ? `on ${plural(m.ranks, "rank")} with ${plural(m.microbatches, "micro-batch", "micro-batches")}` : result.problem.replace(/^dualpipe \w+: /, "");
+    table = result.out !== "" ? JSON.parse(result.out) : null;
+    $("table-note").textContent = table ? `on ${plural(m.ranks, "rank")} with ${plural(m.microbatches, "micro-batch", "micro-batches")}${without}` : result.problem.replace(/^dualpipe \w+: /, "");
     tabulate();
     figures(picture.model);
 }
@@ -980,7 +984,7 @@ function listen() {
     $("export").addEventListener("keydown", (e) => { if (e.key === "Escape") { $("export").open = false; $("export").querySelector("summary").focus(); } });
     $("search").addEventListener("click", search);
     $("stop").addEventListener("click", () => searching.stop());
-    $("file").addEventListener("change", () => { if ($("file").files[0]) take($("file").files[0]); });
+    $("file").addEventListener("change", () => { if ($("file").files[0]) take($("file").files[0]); $("file").value = ""; });
     for (const type of ["dragover", "dragleave", "drop"])
         document.addEventListener(type, (e) => {
             e.preventDefault();
@@ -1017,7 +1021,8 @@ async function take(file) {
 }
 /* The schedule that is shown, in a format; null where that says no. */
 async function written(format) {
-    const { words, files } = wordsOf(state.text === "" ? state.method : null), simulates = format === "trace";
+    const planned = state.overlap === "planned" ? lastShown?.tsv : undefined; // another plan may be another schedule
+    const { words, files } = wordsOf(state.text === "" && !planned ? state.method : null, planned ? { ...state, overlap: "canonical", text: planned } : state), simulates = format === "trace";
     const kept = simulates ? words : withoutOptions(words, ["--rank-scale"]);
     const result = await asking.run([simulates ? "simulate" : "schedule", ...kept, "--format", format], files);
     if (result.code === 0) return result.out;
@@ -1043,7 +1048,8 @@ async function save(kind) {
 }
 async function search() {
     const files = {}, watch = progress("searching", state.seconds);
-    const words = ["search", "--ranks", String(state.ranks), "--microbatches", String(state.microbatches), "--seconds", String(state.seconds), "--output", "found.tsv", ...runWords(files), ...(state.cap !== "" ? ["--memory-cap", String(state.cap)] : [])];
+    const m = state.text !== "" && lastShown ? lastShown : state;
+    const words = ["search", "--ranks", String(m.ranks), "--microbatches", String(m.microbatches), "--seconds", String(state.seconds), "--output", "found.tsv", ...runWords(files), ...(state.cap !== "" ? ["--memory-cap", String(state.cap)] : [])];
     $("search").disabled = true;
     $("stop").disabled = false;
     const result = await searching.run(words, files, (line) => watch.say(line));
