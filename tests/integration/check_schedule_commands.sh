@@ -131,6 +131,14 @@ if [ -s picture.svg ]; then
     head_is picture.pdf '%PDF-'
     [ "$(head -c 4 picture.png | od -An -tx1 | tr -d ' \n')" = 89504e47 ] || fail "picture.png is no PNG"
 fi
+# SVG takes no cairo: text is text, every operation has a title, names are no tags.
+expect 0 schedule --method 1f1b --ranks 4 --microbatches 6 --format svg --output picture.svg
+[ "$(grep -c '<rect.*<title>rank [0-3]: [FB] [0-5], [0-9.]* to [0-9.]*</title></rect>' picture.svg)" -eq 48 ] || fail "48 operations have $(grep -c '<title>' picture.svg) titles"
+require picture.svg '<text [^>]*>rank 3</text>'
+expect 0 schedule --method 1f1b --ranks 2 --microbatches 2 --format tsv --output named.tsv
+sed 's/method=1f1b/method=<b>\&/' named.tsv >mutant.tsv
+expect 0 schedule mutant.tsv --format svg --output picture.svg
+require picture.svg '>&lt;b&gt;&amp;: 2 ranks'
 expect 0 schedule --method dualpipe $sizes --format svg --rank 1
 expect 0 schedule --method dualpipe $sizes --format trace
 require out '"traceEvents"'
@@ -272,7 +280,7 @@ expect 2 simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill $
 # A picture of them has a box for each segment, half of them in a second colour; one of training has none of it.
 if [ -s picture.svg ]; then
     boxes() { # FILE: how many are filled with the second colour
-        grep -c 'path.*fill:rgb(67%,81%,97%)\|path.*fill="rgb(67%, 81%, 97%)"' "$1" || :
+        grep -c '<rect.*fill="#abcff7"' "$1" || :
     }
     expect 0 simulate --method 1f1b --ranks 1 --microbatches 8 --inference prefill $serving --format svg --output served.svg
     [ "$(boxes served.svg)" -eq $((8 * 4 / 2 * 6 + 1)) ] || fail "$(boxes served.svg) boxes have the second colour"

@@ -18,7 +18,8 @@ typedef struct draw_bars {
     int32_t count;
 } draw_bars_t;
 
-/* DP_ERR_INVALID: no bar. DP_ERR_UNSUPPORTED: there is no cairo. */
+/* DP_ERR_INVALID: no bar. DP_ERR_UNSUPPORTED: there is no cairo, and it is not
+ * SVG. */
 dp_status_t draw_bars_write(const draw_bars_t *picture, draw_format_t format, dp_write_fn write, void *user);
 
 #endif

@@ -26,7 +26,6 @@ typedef struct cairo_text_extents {
 /* X(what it returns, name behind "cairo_", arguments) */
 #define DRAW_CAIRO_FUNCTIONS(X)                                                                                        \
     X(cairo_surface_t *, image_surface_create, (cairo_format_t, int, int))                                             \
-    X(cairo_surface_t *, svg_surface_create_for_stream, (cairo_write_func_t, void *, double, double))                  \
     X(cairo_surface_t *, pdf_surface_create_for_stream, (cairo_write_func_t, void *, double, double))                  \
     X(cairo_status_t, surface_write_to_png_stream, (cairo_surface_t *, cairo_write_func_t, void *))                    \
     X(cairo_status_t, surface_status, (cairo_surface_t *))                                                             \

@@ -3,6 +3,8 @@
  * draw_canvas.c: pages, text and ticks. */
 #include "draw_canvas.h"
 
+#include "draw_svg.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -48,13 +50,15 @@ dp_status_t draw_canvas_open(draw_canvas_t *canvas, draw_format_t format, double
 {
     cairo_status_t status;
 
+    *canvas = (draw_canvas_t){.format = format, .write = write, .user = user, .status = DP_OK};
+    if (format == DRAW_SVG) {
+        draw_svg_begin(canvas, width, height);
+        return DP_OK;
+    }
     if (draw_cairo_load() < 0)
         return DP_ERR_UNSUPPORTED;
-    *canvas = (draw_canvas_t){.format = format, .write = write, .user = user, .status = DP_OK};
     scale = fitting_scale(width, height, scale);
-    if (format == DRAW_SVG)
-        canvas->surface = cairo.svg_surface_create_for_stream(write_bytes_to, canvas, width, height);
-    else if (format == DRAW_PDF)
+    if (format == DRAW_PDF)
         canvas->surface = cairo.pdf_surface_create_for_stream(write_bytes_to, canvas, width, height);
     else
         canvas->surface =
@@ -68,7 +72,7 @@ dp_status_t draw_canvas_open(draw_canvas_t *canvas, draw_format_t format, double
     }
     if (format == DRAW_PNG)
         cairo.scale(canvas->cr, scale, scale);
-    draw_set_color(canvas->cr, draw_white);
+    draw_set_color(canvas, draw_white);
     cairo.paint(canvas->cr);
     return DP_OK;
 }
@@ -77,6 +81,10 @@ dp_status_t draw_canvas_close(draw_canvas_t *canvas)
 {
     cairo_status_t status;
 
+    if (canvas->format == DRAW_SVG) {
+        draw_svg_end(canvas);
+        return canvas->status;
+    }
     cairo.show_page(canvas->cr);
     status = cairo.status(canvas->cr);
     cairo.destroy(canvas->cr);
@@ -91,69 +99,137 @@ dp_status_t draw_canvas_close(draw_canvas_t *canvas)
     return status == CAIRO_STATUS_SUCCESS ? DP_OK : failed(status);
 }
 
-void draw_set_color(cairo_t *cr, draw_color_t color)
+dp_status_t draw_as_image(draw_canvas_t *on, double width, double height,
+                          void (*draw)(const void *job, draw_canvas_t *on), const void *job)
 {
-    cairo.set_source_rgb(cr, color.r, color.g, color.b);
+    const double scale = fmin(1.0, fmin(MAX_SIDE / height, sqrt(MAX_PIXELS / 2.0 / (width * height))));
+    draw_canvas_t inner = {.format = DRAW_PNG, .status = DP_OK};
+    cairo_status_t status;
+
+    inner.surface = cairo.image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * scale), (int)ceil(height * scale));
+    inner.cr = cairo.create(inner.surface);
+    cairo.scale(inner.cr, scale, scale);
+    draw_set_color(&inner, draw_white);
+    cairo.paint(inner.cr);
+    draw(job, &inner);
+    status = cairo.status(inner.cr);
+    cairo.destroy(inner.cr);
+    cairo.save(on->cr);
+    cairo.scale(on->cr, 1.0 / scale, 1.0 / scale);
+    cairo.set_source_surface(on->cr, inner.surface, 0.0, 0.0);
+    cairo.paint(on->cr);
+    cairo.restore(on->cr);
+    cairo.surface_destroy(inner.surface);
+    return status == CAIRO_STATUS_SUCCESS ? DP_OK : failed(status);
 }
 
-void draw_fill_rect(cairo_t *cr, double x, double y, double width, double height, draw_color_t color)
+void draw_move(draw_canvas_t *on, double x, double y)
 {
-    draw_set_color(cr, color);
-    cairo.rectangle(cr, x, y, width, height);
-    cairo.fill(cr);
+    if (on->format != DRAW_SVG)
+        cairo.translate(on->cr, x, y);
+    on->svg.x += x;
+    on->svg.y += y;
 }
 
-void draw_frame_rect(cairo_t *cr, double x, double y, double width, double height, double line, draw_color_t color)
+void draw_title(draw_canvas_t *on, const char *text)
 {
-    draw_set_color(cr, color);
-    cairo.set_line_width(cr, line);
-    cairo.rectangle(cr, x, y, width, height);
-    cairo.stroke(cr);
+    snprintf(on->svg.title, sizeof(on->svg.title), "%s", text);
 }
 
-void draw_outline(cairo_t *cr, const double corners[][2], int count, double line, draw_color_t color)
+void draw_set_color(draw_canvas_t *on, draw_color_t color)
 {
-    draw_set_color(cr, color);
-    cairo.set_line_width(cr, line);
-    cairo.new_path(cr);
+    if (on->format != DRAW_SVG)
+        cairo.set_source_rgb(on->cr, color.r, color.g, color.b);
+    on->svg.color = color;
+}
+
+void draw_fill_rect(draw_canvas_t *on, double x, double y, double width, double height, draw_color_t color)
+{
+    draw_set_color(on, color);
+    if (on->format == DRAW_SVG) {
+        draw_svg_fill(on, x, y, width, height);
+        return;
+    }
+    cairo.rectangle(on->cr, x, y, width, height);
+    cairo.fill(on->cr);
+}
+
+void draw_frame_rect(draw_canvas_t *on, double x, double y, double width, double height, double line,
+                     draw_color_t color)
+{
+    draw_set_color(on, color);
+    if (on->format == DRAW_SVG) {
+        draw_svg_frame(on, x, y, width, height, line);
+        return;
+    }
+    cairo.set_line_width(on->cr, line);
+    cairo.rectangle(on->cr, x, y, width, height);
+    cairo.stroke(on->cr);
+}
+
+void draw_outline(draw_canvas_t *on, const double corners[][2], int count, double line, draw_color_t color)
+{
+    draw_set_color(on, color);
+    if (on->format == DRAW_SVG) {
+        draw_svg_line(on, corners, count, true, line);
+        return;
+    }
+    cairo.set_line_width(on->cr, line);
+    cairo.new_path(on->cr);
     for (int k = 0; k < count; k++)
-        cairo.line_to(cr, corners[k][0], corners[k][1]);
-    cairo.close_path(cr);
-    cairo.stroke(cr);
+        cairo.line_to(on->cr, corners[k][0], corners[k][1]);
+    cairo.close_path(on->cr);
+    cairo.stroke(on->cr);
 }
 
-void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1, double line, draw_color_t color)
+void draw_line(draw_canvas_t *on, double x0, double y0, double x1, double y1, double line, draw_color_t color)
 {
-    draw_set_color(cr, color);
-    cairo.set_line_width(cr, line);
-    cairo.move_to(cr, x0, y0);
-    cairo.line_to(cr, x1, y1);
-    cairo.stroke(cr);
+    const double ends[2][2] = {{x0, y0}, {x1, y1}};
+
+    draw_set_color(on, color);
+    if (on->format == DRAW_SVG) {
+        draw_svg_line(on, ends, 2, false, line);
+        return;
+    }
+    cairo.set_line_width(on->cr, line);
+    cairo.move_to(on->cr, x0, y0);
+    cairo.line_to(on->cr, x1, y1);
+    cairo.stroke(on->cr);
 }
 
-void draw_font(cairo_t *cr, double size, bool bold)
+void draw_font(draw_canvas_t *on, double size, bool bold)
 {
-    cairo.select_font_face(cr, "DejaVu Sans", CAIRO_FONT_SLANT_NORMAL,
+    on->svg.size = size;
+    on->svg.bold = bold;
+    if (on->format == DRAW_SVG)
+        return;
+    cairo.select_font_face(on->cr, "DejaVu Sans", CAIRO_FONT_SLANT_NORMAL,
                            bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
-    cairo.set_font_size(cr, size);
+    cairo.set_font_size(on->cr, size);
 }
 
-double draw_text_width(cairo_t *cr, const char *text)
+double draw_text_width(draw_canvas_t *on, const char *text)
 {
     cairo_text_extents_t extents;
 
-    cairo.text_extents(cr, text, &extents);
+    if (on->format == DRAW_SVG)
+        return draw_svg_width(on, text);
+    cairo.text_extents(on->cr, text, &extents);
     return extents.x_advance;
 }
 
-double draw_text(cairo_t *cr, double x, double y, double align, const char *text)
+double draw_text(draw_canvas_t *on, double x, double y, double align, const char *text)
 {
-    double width = draw_text_width(cr, text);
+    const double width = draw_text_width(on, text);
     cairo_text_extents_t digit;
 
-    cairo.text_extents(cr, "0", &digit);
-    cairo.move_to(cr, x - align * width, y - digit.y_bearing / 2.0);
-    cairo.show_text(cr, text);
+    if (on->format == DRAW_SVG) {
+        draw_svg_text(on, x, y, align, text);
+        return width;
+    }
+    cairo.text_extents(on->cr, "0", &digit);
+    cairo.move_to(on->cr, x - align * width, y - digit.y_bearing / 2.0);
+    cairo.show_text(on->cr, text);
     return width;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * draw_canvas.h: a page to draw on, whatever its format; cairo is known here and in the draw_*.c
- * files only. */
+ * draw_canvas.h: a page to draw on, whatever its format. SVG is written by draw_svg.c, the others
+ * by cairo. */
 #ifndef DP_TOOLS_DRAW_CANVAS_H
 #define DP_TOOLS_DRAW_CANVAS_H
 
@@ -16,9 +16,24 @@ typedef struct draw_color {
 
 extern const draw_color_t draw_black, draw_white, draw_grey, draw_light_grey;
 
+/* Where a page of SVG is. */
+typedef struct draw_svg {
+    double x, y, size; /* of draw_move(); of the font */
+    bool bold;
+    draw_color_t color;
+    /* a filled box that is not written yet: its frame may follow */
+    bool has_box;
+    double box[4];
+    draw_color_t filled;
+    char title[160], box_title[160]; /* of the next box, and of that one; "" none */
+    char text[4096];                 /* not written yet */
+    size_t used;
+} draw_svg_t;
+
 typedef struct draw_canvas {
-    cairo_surface_t *surface;
+    cairo_surface_t *surface; /* of SVG neither */
     cairo_t *cr;
+    draw_svg_t svg;
     draw_format_t format;
     dp_write_fn write;
     void *user;
@@ -32,17 +47,25 @@ dp_status_t draw_canvas_open(draw_canvas_t *canvas, draw_format_t format, double
 /* Writes what is left, frees everything, and returns the first failure. */
 dp_status_t draw_canvas_close(draw_canvas_t *canvas);
 
-void draw_set_color(cairo_t *cr, draw_color_t color);
-void draw_fill_rect(cairo_t *cr, double x, double y, double width, double height, draw_color_t color);
-void draw_frame_rect(cairo_t *cr, double x, double y, double width, double height, double line, draw_color_t color);
+/* What comes then is drawn so much further to the right and further down. */
+void draw_move(draw_canvas_t *on, double x, double y);
+/* Names the box that is filled next, for who points at it; SVG has it, no other format. */
+void draw_title(draw_canvas_t *on, const char *text);
+/* As one image inside a vector format: what `draw` draws on a page of that size. */
+dp_status_t draw_as_image(draw_canvas_t *on, double width, double height,
+                          void (*draw)(const void *job, draw_canvas_t *on), const void *job);
+void draw_set_color(draw_canvas_t *on, draw_color_t color);
+void draw_fill_rect(draw_canvas_t *on, double x, double y, double width, double height, draw_color_t color);
+void draw_frame_rect(draw_canvas_t *on, double x, double y, double width, double height, double line,
+                     draw_color_t color);
 /* The closed line through `count` corners. */
-void draw_outline(cairo_t *cr, const double corners[][2], int count, double line, draw_color_t color);
-void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1, double line, draw_color_t color);
+void draw_outline(draw_canvas_t *on, const double corners[][2], int count, double line, draw_color_t color);
+void draw_line(draw_canvas_t *on, double x0, double y0, double x1, double y1, double line, draw_color_t color);
 /* align: the part of the text left of x, 0, 0.5 or 1; y is the middle of the digits' height.
  * Returns the width. */
-double draw_text(cairo_t *cr, double x, double y, double align, const char *text);
-void draw_font(cairo_t *cr, double size, bool bold);
-double draw_text_width(cairo_t *cr, const char *text);
+double draw_text(draw_canvas_t *on, double x, double y, double align, const char *text);
+void draw_font(draw_canvas_t *on, double size, bool bold);
+double draw_text_width(draw_canvas_t *on, const char *text);
 
 /* The 1, 2 or 5 times a power of ten that cuts `range` into about `parts`. */
 double draw_nice_step(double range, double parts);

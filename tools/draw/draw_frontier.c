@@ -30,7 +30,7 @@ static axis_t make_axis(double low, double high, double from, double to)
     return (axis_t){fmax(low - room, 0.0), high + room, from, to};
 }
 
-static void draw_ticks(cairo_t *cr, const axis_t *axis, bool across)
+static void draw_ticks(draw_canvas_t *on, const axis_t *axis, bool across)
 {
     const double step = draw_nice_step(axis->high - axis->low, 6.0);
 
@@ -40,30 +40,30 @@ static void draw_ticks(cairo_t *cr, const axis_t *axis, bool across)
 
         draw_tick_text(text, sizeof(text), value, step);
         if (across)
-            draw_line(cr, at, top, at, height - bottom, 0.5, draw_light_grey);
+            draw_line(on, at, top, at, height - bottom, 0.5, draw_light_grey);
         else
-            draw_line(cr, left, at, width - right, at, 0.5, draw_light_grey);
-        draw_set_color(cr, draw_black);
+            draw_line(on, left, at, width - right, at, 0.5, draw_light_grey);
+        draw_set_color(on, draw_black);
         if (across)
-            draw_text(cr, at, height - bottom + 14.0, 0.5, text);
+            draw_text(on, at, height - bottom + 14.0, 0.5, text);
         else
-            draw_text(cr, left - 8.0, at, 1.0, text);
+            draw_text(on, left - 8.0, at, 1.0, text);
     }
 }
 
-static void draw_titles(cairo_t *cr, const draw_frontier_t *picture)
+static void draw_titles(draw_canvas_t *on, const draw_frontier_t *picture)
 {
     char text[96];
 
-    draw_set_color(cr, draw_black);
-    draw_font(cr, 15.0, true);
-    draw_text(cr, 16.0, 20.0, 0.0, picture->title);
-    draw_set_color(cr, draw_grey);
-    draw_font(cr, 11.0, false);
-    draw_text(cr, 16.0, 40.0, 0.0, picture->subtitle);
+    draw_set_color(on, draw_black);
+    draw_font(on, 15.0, true);
+    draw_text(on, 16.0, 20.0, 0.0, picture->title);
+    draw_set_color(on, draw_grey);
+    draw_font(on, 11.0, false);
+    draw_text(on, 16.0, 40.0, 0.0, picture->subtitle);
     snprintf(text, sizeof(text), "memory of the fullest rank, %s", picture->unit);
-    draw_text(cr, (left + width - right) / 2.0, height - 18.0, 0.5, text);
-    draw_text(cr, 16.0, top - 8.0, 0.0, "step");
+    draw_text(on, (left + width - right) / 2.0, height - 18.0, 0.5, text);
+    draw_text(on, 16.0, top - 8.0, 0.0, "step");
 }
 
 dp_status_t draw_frontier_write(const draw_frontier_t *picture, draw_format_t format, dp_write_fn write, void *user)
@@ -80,19 +80,19 @@ dp_status_t draw_frontier_write(const draw_frontier_t *picture, draw_format_t fo
     status = draw_canvas_open(&canvas, format, width, height, 2.0, write, user);
     if (status != DP_OK)
         return status;
-    draw_titles(canvas.cr, picture);
-    draw_ticks(canvas.cr, &x, true);
-    draw_ticks(canvas.cr, &y, false);
+    draw_titles(&canvas, picture);
+    draw_ticks(&canvas, &x, true);
+    draw_ticks(&canvas, &y, false);
     for (; p <= last; p++) {
         const double at = place_on(&x, p->memory), high = place_on(&y, p->step);
         const double next = p < last ? place_on(&x, p[1].memory) : width - right;
 
-        draw_line(canvas.cr, at, high, next, high, 1.6, line_color);
+        draw_line(&canvas, at, high, next, high, 1.6, line_color);
         if (p < last)
-            draw_line(canvas.cr, next, high, next, place_on(&y, p[1].step), 1.6, line_color);
-        draw_fill_rect(canvas.cr, at - 3.0, high - 3.0, 6.0, 6.0, line_color);
-        draw_set_color(canvas.cr, draw_black);
-        draw_text(canvas.cr, at + 6.0, high - 9.0, 0.0, p->label);
+            draw_line(&canvas, next, high, next, place_on(&y, p[1].step), 1.6, line_color);
+        draw_fill_rect(&canvas, at - 3.0, high - 3.0, 6.0, 6.0, line_color);
+        draw_set_color(&canvas, draw_black);
+        draw_text(&canvas, at + 6.0, high - 9.0, 0.0, p->label);
     }
     return draw_canvas_close(&canvas);
 }

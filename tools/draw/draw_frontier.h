@@ -17,7 +17,7 @@ typedef struct draw_frontier {
     int32_t count;
 } draw_frontier_t;
 
-/* DP_ERR_INVALID: no point. DP_ERR_UNSUPPORTED: built without cairo. */
+/* DP_ERR_INVALID: no point. DP_ERR_UNSUPPORTED: there is no cairo, and it is not SVG. */
 dp_status_t draw_frontier_write(const draw_frontier_t *picture, draw_format_t format, dp_write_fn write, void *user);
 
 #endif

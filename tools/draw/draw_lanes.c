@@ -52,16 +52,16 @@ typedef struct run {
     bool any;
 } run_t;
 
-static void flush_run(cairo_t *cr, run_t *run, double y, double height)
+static void flush_run(draw_canvas_t *on, run_t *run, double y, double height)
 {
     if (run->any)
-        draw_fill_rect(cr, run->start, y, fmax(run->end - run->start, 0.4), height, paints[run->paint].box);
+        draw_fill_rect(on, run->start, y, fmax(run->end - run->start, 0.4), height, paints[run->paint].box);
     run->any = false;
 }
 
 /* Boxes too narrow to be told apart become one, so that a picture's size does not depend on how
  * many there are. */
-static void draw_boxes(cairo_t *cr, const draw_lane_t *lane, double y, double height, double per_unit)
+static void draw_boxes(draw_canvas_t *on, const draw_lane_t *lane, double y, double height, double per_unit)
 {
     run_t run = {.any = false};
 
@@ -70,22 +70,22 @@ static void draw_boxes(cairo_t *cr, const draw_lane_t *lane, double y, double he
         double start = plot_x() + box->start * per_unit, end = plot_x() + box->end * per_unit;
 
         if (end - start >= 2.0) {
-            flush_run(cr, &run, y, height);
-            draw_fill_rect(cr, start, y, end - start - 0.5, height, paints[box->paint].box);
+            flush_run(on, &run, y, height);
+            draw_fill_rect(on, start, y, end - start - 0.5, height, paints[box->paint].box);
             continue;
         }
         if (run.any && (run.paint != box->paint || start > run.end + 0.4))
-            flush_run(cr, &run, y, height);
+            flush_run(on, &run, y, height);
         if (!run.any)
             run = (run_t){start, end, box->paint, true};
         run.end = fmax(run.end, end);
     }
-    flush_run(cr, &run, y, height);
+    flush_run(on, &run, y, height);
 }
 
 /* Short stretches are as pale as they are short: a column of the page is coloured by the part of it
  * that is covered. */
-static void draw_strip(cairo_t *cr, const draw_lane_t *lane, double y, double height, double per_unit,
+static void draw_strip(draw_canvas_t *on, const draw_lane_t *lane, double y, double height, double per_unit,
                        draw_color_t paper)
 {
     size_t b = 0;
@@ -106,15 +106,15 @@ static void draw_strip(cairo_t *cr, const draw_lane_t *lane, double y, double he
         color.r = paper.r + covered * (color.r - paper.r);
         color.g = paper.g + covered * (color.g - paper.g);
         color.b = paper.b + covered * (color.b - paper.b);
-        draw_fill_rect(cr, x, y, 1.0, height, color);
+        draw_fill_rect(on, x, y, 1.0, height, color);
     }
 }
 
-static void draw_bands(cairo_t *cr, const draw_lane_t *lane, double y, double per_unit)
+static void draw_bands(draw_canvas_t *on, const draw_lane_t *lane, double y, double per_unit)
 {
     double reached = -1.0;
 
-    draw_font(cr, 8.5, false);
+    draw_font(on, 8.5, false);
     for (size_t b = 0; b < lane->nbands; b++) {
         const draw_box_t *band = &lane->bands[b];
         double x = plot_x() + band->start * per_unit, w = (band->end - band->start) * per_unit;
@@ -122,77 +122,77 @@ static void draw_bands(cairo_t *cr, const draw_lane_t *lane, double y, double pe
         if (x + w < reached + 0.3)
             continue;
         reached = x + w;
-        draw_fill_rect(cr, x, y, fmax(w - 0.5, 0.4), band_height, paints[band->paint].band);
-        if (band->label == NULL || w < 12.0 || draw_text_width(cr, band->label) > w - 2.0)
+        draw_fill_rect(on, x, y, fmax(w - 0.5, 0.4), band_height, paints[band->paint].band);
+        if (band->label == NULL || w < 12.0 || draw_text_width(on, band->label) > w - 2.0)
             continue;
-        draw_set_color(cr, draw_black);
-        draw_text(cr, x + w / 2.0, y + band_height / 2.0, 0.5, band->label);
+        draw_set_color(on, draw_black);
+        draw_text(on, x + w / 2.0, y + band_height / 2.0, 0.5, band->label);
     }
 }
 
-static void draw_heading(cairo_t *cr, const draw_lane_t *lane, double y)
+static void draw_heading(draw_canvas_t *on, const draw_lane_t *lane, double y)
 {
     double used;
 
-    draw_font(cr, 12.0, true);
-    draw_set_color(cr, draw_black);
-    used = draw_text(cr, margin, y + heading_height / 2.0, 0.0, lane->label);
-    draw_font(cr, 11.0, false);
-    draw_set_color(cr, draw_grey);
+    draw_font(on, 12.0, true);
+    draw_set_color(on, draw_black);
+    used = draw_text(on, margin, y + heading_height / 2.0, 0.0, lane->label);
+    draw_font(on, 11.0, false);
+    draw_set_color(on, draw_grey);
     if (lane->note != NULL)
-        draw_text(cr, margin + used + 14.0, y + heading_height / 2.0, 0.0, lane->note);
+        draw_text(on, margin + used + 14.0, y + heading_height / 2.0, 0.0, lane->note);
 }
 
-static void draw_lane(cairo_t *cr, const draw_lane_t *lane, double y, double per_unit)
+static void draw_lane(draw_canvas_t *on, const draw_lane_t *lane, double y, double per_unit)
 {
     static const draw_color_t paper = {0.955, 0.96, 0.97};
     double height = lane_height(lane) - (lane->kind == DRAW_LANE_STRIP ? 2.0 * gap : gap), top = y;
 
     if (lane->kind == DRAW_LANE_HEAD) {
-        draw_heading(cr, lane, y);
+        draw_heading(on, lane, y);
         return;
     }
-    draw_fill_rect(cr, plot_x(), y, plot_width(), height, paper);
+    draw_fill_rect(on, plot_x(), y, plot_width(), height, paper);
     if (lane->nbands > 0) {
-        draw_bands(cr, lane, y, per_unit);
+        draw_bands(on, lane, y, per_unit);
         top += band_height + 1.0;
     }
     if (lane->kind == DRAW_LANE_STRIP)
-        draw_strip(cr, lane, y, height, per_unit, paper);
+        draw_strip(on, lane, y, height, per_unit, paper);
     else
-        draw_boxes(cr, lane, top, y + height - top, per_unit);
-    draw_font(cr, lane->kind == DRAW_LANE_STRIP ? 9.5 : 11.0, false);
-    draw_set_color(cr, lane->kind == DRAW_LANE_STRIP ? draw_grey : draw_black);
-    draw_text(cr, plot_x() - 8.0, y + height / 2.0 - (lane->note != NULL ? 6.0 : 0.0), 1.0, lane->label);
+        draw_boxes(on, lane, top, y + height - top, per_unit);
+    draw_font(on, lane->kind == DRAW_LANE_STRIP ? 9.5 : 11.0, false);
+    draw_set_color(on, lane->kind == DRAW_LANE_STRIP ? draw_grey : draw_black);
+    draw_text(on, plot_x() - 8.0, y + height / 2.0 - (lane->note != NULL ? 6.0 : 0.0), 1.0, lane->label);
     if (lane->note == NULL)
         return;
-    draw_font(cr, 9.0, false);
-    draw_set_color(cr, draw_grey);
-    draw_text(cr, plot_x() - 8.0, y + height / 2.0 + 7.0, 1.0, lane->note);
+    draw_font(on, 9.0, false);
+    draw_set_color(on, draw_grey);
+    draw_text(on, plot_x() - 8.0, y + height / 2.0 + 7.0, 1.0, lane->note);
 }
 
 /* ---- around them ---- */
 
-static void draw_axis(cairo_t *cr, const draw_lanes_t *picture, double y, double per_unit)
+static void draw_axis(draw_canvas_t *on, const draw_lanes_t *picture, double y, double per_unit)
 {
     double step = draw_nice_step(picture->end, 11.0);
     char text[64];
 
-    draw_line(cr, plot_x(), y, plot_x() + plot_width(), y, 1.0, draw_grey);
-    draw_font(cr, 10.5, false);
+    draw_line(on, plot_x(), y, plot_x() + plot_width(), y, 1.0, draw_grey);
+    draw_font(on, 10.5, false);
     for (double k = 0.0; step > 0.0 && k * step <= picture->end * (1.0 + 1e-9); k += 1.0) {
         double x = plot_x() + k * step * per_unit;
 
-        draw_line(cr, x, y, x, y + 4.0, 1.0, draw_grey);
+        draw_line(on, x, y, x, y + 4.0, 1.0, draw_grey);
         draw_tick_text(text, sizeof(text), k * step, step);
-        draw_set_color(cr, draw_grey);
-        draw_text(cr, x, y + 13.0, 0.5, text);
+        draw_set_color(on, draw_grey);
+        draw_text(on, x, y + 13.0, 0.5, text);
     }
-    draw_set_color(cr, draw_grey);
-    draw_text(cr, plot_x() - 8.0, y + 13.0, 1.0, picture->unit);
+    draw_set_color(on, draw_grey);
+    draw_text(on, plot_x() - 8.0, y + 13.0, 1.0, picture->unit);
 }
 
-static void draw_legend(cairo_t *cr, const draw_lanes_t *picture, double y)
+static void draw_legend(draw_canvas_t *on, const draw_lanes_t *picture, double y)
 {
     bool used[DRAW_PAINTS] = {false};
     double x = plot_x();
@@ -200,13 +200,13 @@ static void draw_legend(cairo_t *cr, const draw_lanes_t *picture, double y)
     for (size_t l = 0; l < picture->count; l++)
         for (size_t b = 0; b < picture->lanes[l].nboxes; b++)
             used[picture->lanes[l].boxes[b].paint] = true;
-    draw_font(cr, 11.0, false);
+    draw_font(on, 11.0, false);
     for (int p = 0; p < DRAW_PAINTS; p++) {
         if (!used[p])
             continue;
-        draw_fill_rect(cr, x, y - 5.0, 18.0, 10.0, paints[p].box);
-        draw_set_color(cr, draw_black);
-        x += 24.0 + draw_text(cr, x + 24.0, y, 0.0, paints[p].name) + 18.0;
+        draw_fill_rect(on, x, y - 5.0, 18.0, 10.0, paints[p].box);
+        draw_set_color(on, draw_black);
+        x += 24.0 + draw_text(on, x + 24.0, y, 0.0, paints[p].name) + 18.0;
     }
 }
 
@@ -225,17 +225,17 @@ dp_status_t draw_lanes_write(const draw_lanes_t *picture, draw_format_t format, 
     status = draw_canvas_open(&canvas, format, width, height, 2.0, write, user);
     if (status != DP_OK)
         return status;
-    draw_set_color(canvas.cr, draw_black);
-    draw_font(canvas.cr, 15.0, true);
-    draw_text(canvas.cr, margin, 20.0, 0.0, picture->title);
-    draw_set_color(canvas.cr, draw_grey);
-    draw_font(canvas.cr, 11.0, false);
-    draw_text(canvas.cr, margin, 40.0, 0.0, picture->subtitle);
+    draw_set_color(&canvas, draw_black);
+    draw_font(&canvas, 15.0, true);
+    draw_text(&canvas, margin, 20.0, 0.0, picture->title);
+    draw_set_color(&canvas, draw_grey);
+    draw_font(&canvas, 11.0, false);
+    draw_text(&canvas, margin, 40.0, 0.0, picture->subtitle);
     for (size_t l = 0; l < picture->count; l++) {
-        draw_lane(canvas.cr, &picture->lanes[l], y, per_unit);
+        draw_lane(&canvas, &picture->lanes[l], y, per_unit);
         y += lane_height(&picture->lanes[l]);
     }
-    draw_axis(canvas.cr, picture, y, per_unit);
-    draw_legend(canvas.cr, picture, y + axis_height + legend_height / 2.0);
+    draw_axis(&canvas, picture, y, per_unit);
+    draw_legend(&canvas, picture, y + axis_height + legend_height / 2.0);
     return draw_canvas_close(&canvas);
 }

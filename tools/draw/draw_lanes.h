@@ -44,7 +44,8 @@ typedef struct draw_lanes {
     size_t count;
 } draw_lanes_t;
 
-/* DP_ERR_INVALID: no lane, or too many for a page. DP_ERR_UNSUPPORTED: there is no cairo. */
+/* DP_ERR_INVALID: no lane, or too many for a page. DP_ERR_UNSUPPORTED: there is no cairo, and it is
+ * not SVG. */
 dp_status_t draw_lanes_write(const draw_lanes_t *picture, draw_format_t format, dp_write_fn write, void *user);
 
 #endif

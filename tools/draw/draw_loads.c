@@ -50,7 +50,7 @@ static double peak_ratio(const double *loads, int32_t count)
 
 typedef struct page {
     const draw_loads_t *picture;
-    cairo_t *cr;
+    draw_canvas_t *on;
     double row, column; /* size of a cell */
     double most;        /* largest ratio there is */
 } page_t;
@@ -62,7 +62,7 @@ static void draw_cells(const page_t *p, const double *loads, double x, double y)
         double mean = mean_of(row, p->picture->gpus);
 
         for (int32_t gpu = 0; gpu < p->picture->gpus; gpu++)
-            draw_fill_rect(p->cr, x + gpu * p->column, y + layer * p->row, p->column, p->row,
+            draw_fill_rect(p->on, x + gpu * p->column, y + layer * p->row, p->column, p->row,
                            color_of(mean > 0.0 ? row[gpu] / mean : 1.0, p->most));
     }
 }
@@ -73,11 +73,11 @@ static void draw_grid(const page_t *p, double x, double y)
     char text[32];
 
     for (int32_t node = 1; node < p->picture->nodes; node++)
-        draw_line(p->cr, x + p->picture->node_first[node] * p->column, y, x + p->picture->node_first[node] * p->column,
+        draw_line(p->on, x + p->picture->node_first[node] * p->column, y, x + p->picture->node_first[node] * p->column,
                   y + tall, 0.8, draw_black);
-    draw_frame_rect(p->cr, x, y, wide, tall, 0.8, draw_black);
-    draw_font(p->cr, 10.0, false);
-    draw_set_color(p->cr, draw_grey);
+    draw_frame_rect(p->on, x, y, wide, tall, 0.8, draw_black);
+    draw_font(p->on, 10.0, false);
+    draw_set_color(p->on, draw_grey);
     for (int32_t node = 0; node < p->picture->nodes; node++) {
         double middle_of = x + p->column * (p->picture->node_first[node] + p->picture->node_first[node + 1]) / 2.0;
 
@@ -85,11 +85,11 @@ static void draw_grid(const page_t *p, double x, double y)
             continue;
         last = middle_of;
         snprintf(text, sizeof(text), "node %d", node);
-        draw_text(p->cr, middle_of, y + tall + 10.0, 0.5, text);
+        draw_text(p->on, middle_of, y + tall + 10.0, 0.5, text);
     }
     for (int32_t layer = 0; layer < p->picture->layers; layer += 1 + (int32_t)(14.0 / p->row)) {
         snprintf(text, sizeof(text), "%d", layer);
-        draw_text(p->cr, x - 6.0, y + (layer + 0.5) * p->row, 1.0, text);
+        draw_text(p->on, x - 6.0, y + (layer + 0.5) * p->row, 1.0, text);
     }
 }
 
@@ -98,29 +98,29 @@ static void draw_peaks(const page_t *p, const double *loads, double x, double y)
     double per_unit = (bars_width - 40.0) / p->most, tall = p->row * p->picture->layers;
     char text[32];
 
-    draw_font(p->cr, 9.0, false);
+    draw_font(p->on, 9.0, false);
     for (int32_t layer = 0; layer < p->picture->layers; layer++) {
         double ratio = peak_ratio(loads + (size_t)layer * (size_t)p->picture->gpus, p->picture->gpus);
 
-        draw_fill_rect(p->cr, x, y + layer * p->row, ratio * per_unit, fmax(p->row - 0.5, p->row * 0.7), bar_color);
+        draw_fill_rect(p->on, x, y + layer * p->row, ratio * per_unit, fmax(p->row - 0.5, p->row * 0.7), bar_color);
         if (p->row < 10.0)
             continue;
         snprintf(text, sizeof(text), "%.3f", ratio);
-        draw_set_color(p->cr, draw_black);
-        draw_text(p->cr, x + ratio * per_unit + 4.0, y + (layer + 0.5) * p->row, 0.0, text);
+        draw_set_color(p->on, draw_black);
+        draw_text(p->on, x + ratio * per_unit + 4.0, y + (layer + 0.5) * p->row, 0.0, text);
     }
-    draw_line(p->cr, x + per_unit, y - 3.0, x + per_unit, y + tall + 3.0, 0.8, draw_black);
-    draw_set_color(p->cr, draw_grey);
-    draw_text(p->cr, x + per_unit, y + tall + 10.0, 0.5, "mean");
+    draw_line(p->on, x + per_unit, y - 3.0, x + per_unit, y + tall + 3.0, 0.8, draw_black);
+    draw_set_color(p->on, draw_grey);
+    draw_text(p->on, x + per_unit, y + tall + 10.0, 0.5, "mean");
 }
 
 static void draw_panel(const page_t *p, int which, double y)
 {
     double x = margin + axis;
 
-    draw_set_color(p->cr, draw_black);
-    draw_font(p->cr, 12.0, true);
-    draw_text(p->cr, x, y - 10.0, 0.0, p->picture->label[which]);
+    draw_set_color(p->on, draw_black);
+    draw_font(p->on, 12.0, true);
+    draw_text(p->on, x, y - 10.0, 0.0, p->picture->label[which]);
     draw_cells(p, p->picture->load[which], x, y);
     draw_grid(p, x, y);
     draw_peaks(p, p->picture->load[which], x + p->column * p->picture->gpus + gap, y);
@@ -131,19 +131,19 @@ static void draw_head(const page_t *p)
     double x = margin + axis, y = 58.0;
     char text[64];
 
-    draw_set_color(p->cr, draw_black);
-    draw_font(p->cr, 15.0, true);
-    draw_text(p->cr, margin, 20.0, 0.0, p->picture->title);
-    draw_set_color(p->cr, draw_grey);
-    draw_font(p->cr, 11.0, false);
-    draw_text(p->cr, margin, 40.0, 0.0, p->picture->subtitle);
-    x += draw_text(p->cr, x, y, 0.0, "load of a GPU: 0") + 6.0;
+    draw_set_color(p->on, draw_black);
+    draw_font(p->on, 15.0, true);
+    draw_text(p->on, margin, 20.0, 0.0, p->picture->title);
+    draw_set_color(p->on, draw_grey);
+    draw_font(p->on, 11.0, false);
+    draw_text(p->on, margin, 40.0, 0.0, p->picture->subtitle);
+    x += draw_text(p->on, x, y, 0.0, "load of a GPU: 0") + 6.0;
     for (int k = 0; k < 60; k++)
-        draw_fill_rect(p->cr, x + 2.0 * k, y - 6.0, 2.0, 12.0, color_of(k / 60.0 * p->most, p->most));
-    draw_frame_rect(p->cr, x, y - 6.0, 120.0, 12.0, 0.6, draw_grey);
+        draw_fill_rect(p->on, x + 2.0 * k, y - 6.0, 2.0, 12.0, color_of(k / 60.0 * p->most, p->most));
+    draw_frame_rect(p->on, x, y - 6.0, 120.0, 12.0, 0.6, draw_grey);
     snprintf(text, sizeof(text), "%.2f times the layer's mean; bars: the fullest GPU of the layer", p->most);
-    draw_set_color(p->cr, draw_grey);
-    draw_text(p->cr, x + 126.0, y, 0.0, text);
+    draw_set_color(p->on, draw_grey);
+    draw_text(p->on, x + 126.0, y, 0.0, text);
 }
 
 dp_status_t draw_loads_write(const draw_loads_t *picture, draw_format_t format, dp_write_fn write, void *user)
@@ -166,7 +166,7 @@ dp_status_t draw_loads_write(const draw_loads_t *picture, draw_format_t format, 
     status = draw_canvas_open(&canvas, format, width, head + 2.0 * tall + panel_gap + 24.0 + margin, 2.0, write, user);
     if (status != DP_OK)
         return status;
-    page.cr = canvas.cr;
+    page.on = &canvas;
     draw_head(&page);
     draw_panel(&page, 0, head + 4.0);
     draw_panel(&page, 1, head + 4.0 + tall + panel_gap);

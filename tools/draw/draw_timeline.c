@@ -363,7 +363,22 @@ static void lane_of(const page_t *page, bool strip, double y, double *top, doubl
     *height = page->row_height * (strip ? foot : 1.0 - names - foot);
 }
 
-static void draw_cell(const page_t *page, cairo_t *cr, double y, const cell_t *cell)
+/* "rank 3: attention F 5, 12 to 13.5", for who points at the box. */
+static void name_cell(const page_t *page, draw_canvas_t *on, int32_t rank, const cell_t *cell)
+{
+    static const char letters[KINDS] = {'F', 'B', 'I', 'W'};
+    const char *name = dp_timeline_name_text(page->picture->timeline, cell->name);
+    const double unit = page->picture->ns_per_unit;
+    char text[160], which[32] = "";
+
+    if (name[0] == 0 && cell->microbatch >= 0)
+        snprintf(which, sizeof(which), "%c %d", letters[cell->kind], cell->microbatch);
+    snprintf(text, sizeof(text), "rank %d: %s%s, %.6g to %.6g", rank, name, which,
+             (double)(cell->start - page->start) / unit, (double)(cell->end - page->start) / unit);
+    draw_title(on, text);
+}
+
+static void draw_cell(const page_t *page, draw_canvas_t *on, double y, const cell_t *cell)
 {
     static const draw_color_t edge = {0.35, 0.35, 0.38};
     double x = time_x(page, cell->start), width = time_x(page, cell->end) - x, top, height;
@@ -373,23 +388,23 @@ static void draw_cell(const page_t *page, cairo_t *cr, double y, const cell_t *c
     const char *text = number;
 
     lane_of(page, cell->strip, y, &top, &height);
-    draw_fill_rect(cr, x, top, width, height, color);
+    draw_fill_rect(on, x, top, width, height, color);
     if (width >= 3.0 && height >= 6.0)
-        draw_frame_rect(cr, x, top, width, height, page->has_strip ? 0.3 : 0.5, edge);
+        draw_frame_rect(on, x, top, width, height, page->has_strip ? 0.3 : 0.5, edge);
     if (cell->microbatch < 0 || (page->has_strip && !page->serves) || height < NUMBER_SIZE)
         return;
     snprintf(number, sizeof(number), "%d", cell->microbatch);
     if (page->serves)
         text = dp_timeline_name_text(page->picture->timeline, cell->name);
-    if (draw_text_width(cr, text) > width - 1.0)
+    if (draw_text_width(on, text) > width - 1.0)
         return;
-    draw_set_color(cr, ink_on(color));
-    draw_text(cr, x + width / 2.0, top + height / 2.0, 0.5, text);
+    draw_set_color(on, ink_on(color));
+    draw_text(on, x + width / 2.0, top + height / 2.0, 0.5, text);
 }
 
 /* "F0.3|B1.5", chunk and micro-batch, or "F3|B5" where the number says which; as much of it as
  * there is room for. */
-static void draw_names(const page_t *page, cairo_t *cr, const group_t *group, double x, double width, double y)
+static void draw_names(const page_t *page, draw_canvas_t *on, const group_t *group, double x, double width, double y)
 {
     static const char letters[KINDS] = {'F', 'B', 'I', 'W'};
     char text[24 * DP_BRAID_PASSES] = "";
@@ -406,17 +421,17 @@ static void draw_names(const page_t *page, cairo_t *cr, const group_t *group, do
             used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%c%d", between, letters[pass->kind],
                                      pass->microbatch);
     }
-    while (used > 0 && draw_text_width(cr, text) > width - 2.0) {
+    while (used > 0 && draw_text_width(on, text) > width - 2.0) {
         while (used > 0 && text[used - 1] != '|')
             used--;
         text[used > 0 ? --used : 0] = 0;
     }
-    draw_set_color(cr, group->pair != 0 ? draw_black : draw_grey);
-    draw_text(cr, x + 1.0, y, 0.0, text);
+    draw_set_color(on, group->pair != 0 ? draw_black : draw_grey);
+    draw_text(on, x + 1.0, y, 0.0, text);
 }
 
 /* Around its boxes in both lanes, which it may have at different times. */
-static void draw_frame(const page_t *page, cairo_t *cr, const group_t *group, double y)
+static void draw_frame(const page_t *page, draw_canvas_t *on, const group_t *group, double y)
 {
     double from[2], to[2], top[2], height[2];
 
@@ -435,15 +450,15 @@ static void draw_frame(const page_t *page, cairo_t *cr, const group_t *group, do
                                       {from[1], top[1]},
                                       {from[0], top[1]}};
 
-        draw_outline(cr, corners, 8, 1.8, draw_black);
+        draw_outline(on, corners, 8, 1.8, draw_black);
         return;
     }
     for (int lane = 0; lane < 2; lane++)
         if (group->on[lane] && to[lane] - from[lane] >= 4.0)
-            draw_frame_rect(cr, from[lane], top[lane], to[lane] - from[lane], height[lane], 1.8, draw_black);
+            draw_frame_rect(on, from[lane], top[lane], to[lane] - from[lane], height[lane], 1.8, draw_black);
 }
 
-static void draw_groups(const page_t *page, cairo_t *cr, const row_t *row, double y)
+static void draw_groups(const page_t *page, draw_canvas_t *on, const row_t *row, double y)
 {
     double named = 0.0; /* up to there in the line of names */
 
@@ -452,73 +467,55 @@ static void draw_groups(const page_t *page, cairo_t *cr, const row_t *row, doubl
         double x = fmax(named, time_x(page, group->start[0])), end = time_x(page, group->end[0]);
 
         if (group->pair != 0)
-            draw_frame(page, cr, group, y);
+            draw_frame(page, on, group, y);
         if (!page->has_strip || !group->on[0] || page->row_height < LANES_HEIGHT)
             continue;
-        draw_names(page, cr, group, x, end - x, y + 0.5 * NAMES_HEIGHT * LANES_HEIGHT);
+        draw_names(page, on, group, x, end - x, y + 0.5 * NAMES_HEIGHT * LANES_HEIGHT);
         named = end;
     }
 }
 
-static void draw_rows(const page_t *page, cairo_t *cr)
+static void draw_rows(const page_t *page, draw_canvas_t *on)
 {
     for (int32_t r = 0; r < page->picture->nranks; r++) {
         double y = r * page->row_pitch;
 
         if (page->row_height >= 4.0)
-            draw_frame_rect(cr, 0.0, y, page->plot_width, page->row_height, 0.6, draw_light_grey);
-        draw_font(cr, page->serves ? NAME_SIZE : NUMBER_SIZE, false);
-        for (int64_t i = 0; i < page->rows[r].count; i++)
-            draw_cell(page, cr, y, &page->rows[r].cells[i]);
-        draw_font(cr, NUMBER_SIZE, false);
-        draw_groups(page, cr, &page->rows[r], y);
+            draw_frame_rect(on, 0.0, y, page->plot_width, page->row_height, 0.6, draw_light_grey);
+        draw_font(on, page->serves ? NAME_SIZE : NUMBER_SIZE, false);
+        for (int64_t i = 0; i < page->rows[r].count; i++) {
+            if (page->ncells <= MANY_CELLS)
+                name_cell(page, on, page->picture->first_rank + r, &page->rows[r].cells[i]);
+            draw_cell(page, on, y, &page->rows[r].cells[i]);
+        }
+        draw_font(on, NUMBER_SIZE, false);
+        draw_groups(page, on, &page->rows[r], y);
     }
 }
 
-/* The rows as one image inside a vector format. */
-static dp_status_t draw_rows_as_image(const page_t *page, cairo_t *cr)
+static void draw_rows_of(const void *page, draw_canvas_t *on)
 {
-    double height = page->row_pitch * page->picture->nranks;
-    double scale = fmin(1.0, fmin(32000.0 / height, sqrt(60e6 / (page->plot_width * height))));
-    cairo_surface_t *image =
-        cairo.image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(page->plot_width * scale), (int)ceil(height * scale));
-    cairo_t *inner = cairo.create(image);
-    cairo_status_t status;
-
-    cairo.scale(inner, scale, scale);
-    draw_set_color(inner, draw_white);
-    cairo.paint(inner);
-    draw_rows(page, inner);
-    status = cairo.status(inner);
-    cairo.destroy(inner);
-    cairo.save(cr);
-    cairo.scale(cr, 1.0 / scale, 1.0 / scale);
-    cairo.set_source_surface(cr, image, 0.0, 0.0);
-    cairo.paint(cr);
-    cairo.restore(cr);
-    cairo.surface_destroy(image);
-    return status == CAIRO_STATUS_SUCCESS ? DP_OK
-                                          : dp_fail(DP_ERR_NOMEM, "drawing: %s", cairo.status_to_string(status));
+    draw_rows(page, on);
 }
 
 /* ---- around the boxes ---- */
 
-static void draw_head(const page_t *page, cairo_t *cr)
+static void draw_head(const page_t *page, draw_canvas_t *on)
 {
     const draw_timeline_t *picture = page->picture;
 
-    draw_set_color(cr, draw_black);
-    draw_font(cr, 15.0, true);
+    draw_set_color(on, draw_black);
+    draw_font(on, 15.0, true);
     if (picture->title != NULL)
-        draw_text(cr, margin, 20.0, 0.0, picture->title);
-    draw_set_color(cr, draw_grey);
-    draw_font(cr, 11.0, false);
+        draw_text(on, margin, 20.0, 0.0, picture->title);
+    draw_set_color(on, draw_grey);
+    draw_font(on, 11.0, false);
     if (picture->subtitle != NULL)
-        draw_text(cr, margin, 40.0, 0.0, picture->subtitle);
-    draw_text(cr, page->width - margin, page->head - 10.0, 1.0, "idle");
+        draw_text(on, margin, 40.0, 0.0, picture->subtitle);
+    draw_text(on, page->width - margin, page->head - 10.0, 1.0, "idle");
 }
 
-static void draw_row_labels(const page_t *page, cairo_t *cr)
+static void draw_row_labels(const page_t *page, draw_canvas_t *on)
 {
     int32_t every = page->row_pitch >= 12.0 ? 1 : (int32_t)ceil(14.0 / page->row_pitch);
 
@@ -526,46 +523,46 @@ static void draw_row_labels(const page_t *page, cairo_t *cr)
         double y = row_y(page, r) + page->row_height / 2.0;
         char text[32];
 
-        draw_font(cr, 11.0, false);
-        draw_set_color(cr, draw_black);
+        draw_font(on, 11.0, false);
+        draw_set_color(on, draw_black);
         snprintf(text, sizeof(text), "rank %d", page->picture->first_rank + r);
-        draw_text(cr, plot_x() - 8.0, page->has_strip ? row_y(page, r) + 0.5 * NAMES_HEIGHT * page->row_height : y, 1.0,
+        draw_text(on, plot_x() - 8.0, page->has_strip ? row_y(page, r) + 0.5 * NAMES_HEIGHT * page->row_height : y, 1.0,
                   text);
-        draw_set_color(cr, draw_grey);
+        draw_set_color(on, draw_grey);
         snprintf(text, sizeof(text), "%.1f %%", fabs(page->rows[r].idle) * 100.0);
-        draw_text(cr, page->width - margin, y, 1.0, text);
-        draw_font(cr, 9.5, false);
+        draw_text(on, page->width - margin, y, 1.0, text);
+        draw_font(on, 9.5, false);
         for (int lane = 0; lane < 2 && page->has_strip && page->row_height == LANES_HEIGHT; lane++) {
             double top, height;
 
             lane_of(page, lane, row_y(page, r), &top, &height);
-            draw_text(cr, plot_x() - 8.0, top + height / 2.0, 1.0, lane == 0 ? "compute" : "all-to-all");
+            draw_text(on, plot_x() - 8.0, top + height / 2.0, 1.0, lane == 0 ? "compute" : "all-to-all");
         }
     }
 }
 
-static void draw_axis(const page_t *page, cairo_t *cr)
+static void draw_axis(const page_t *page, draw_canvas_t *on)
 {
     double range = (double)(page->end - page->start) / page->picture->ns_per_unit;
     double y = row_y(page, page->picture->nranks) + 2.0, per_unit = range > 0.0 ? page->plot_width / range : 0.0;
     double step = draw_nice_step(range, page->plot_width / 90.0), label;
     char text[64];
 
-    draw_line(cr, plot_x(), y, plot_x() + page->plot_width, y, 1.0, draw_grey);
-    draw_font(cr, 10.5, false);
+    draw_line(on, plot_x(), y, plot_x() + page->plot_width, y, 1.0, draw_grey);
+    draw_font(on, 10.5, false);
     for (double k = 0.0; k * step <= range * (1.0 + 1e-9) && step > 0.0; k += 1.0) {
         double x = plot_x() + k * step * per_unit;
 
-        draw_line(cr, x, y, x, y + 4.0, 1.0, draw_grey);
+        draw_line(on, x, y, x, y + 4.0, 1.0, draw_grey);
         draw_tick_text(text, sizeof(text), k * step, step);
-        draw_set_color(cr, draw_black);
-        draw_text(cr, x, y + 13.0, 0.5, text);
+        draw_set_color(on, draw_black);
+        draw_text(on, x, y + 13.0, 0.5, text);
     }
-    draw_set_color(cr, draw_grey);
+    draw_set_color(on, draw_grey);
     snprintf(text, sizeof(text), "time, %s", page->picture->unit);
     for (label = plot_x(); label + 1500.0 < plot_x() + page->plot_width; label += 1500.0)
-        draw_text(cr, label, y + 30.0, 0.0, text);
-    draw_text(cr, label, y + 30.0, 0.0, text);
+        draw_text(on, label, y + 30.0, 0.0, text);
+    draw_text(on, label, y + 30.0, 0.0, text);
 }
 
 static void shade_text(const draw_timeline_t *picture, char *text, size_t bytes)
@@ -585,27 +582,27 @@ static void shade_text(const draw_timeline_t *picture, char *text, size_t bytes)
     }
 }
 
-static double draw_swatches(const page_t *page, cairo_t *cr, double x, double y, int kind)
+static double draw_swatches(const page_t *page, draw_canvas_t *on, double x, double y, int kind)
 {
     int shown = page->picture->chunks < 4 ? page->picture->chunks : 4;
 
     for (int s = 0; s < shown; s++) {
         int chunk = shown > 1 ? s * (page->picture->chunks - 1) / (shown - 1) : 0;
 
-        draw_fill_rect(cr, x, y - 6.0, 14.0, 12.0, color_of(page->picture, kind, chunk));
-        draw_frame_rect(cr, x, y - 6.0, 14.0, 12.0, 0.5, draw_grey);
+        draw_fill_rect(on, x, y - 6.0, 14.0, 12.0, color_of(page->picture, kind, chunk));
+        draw_frame_rect(on, x, y - 6.0, 14.0, 12.0, 0.5, draw_grey);
         x += 14.0;
     }
     return x + 6.0;
 }
 
 /* In lines no wider than the page: two are enough for the narrowest. */
-static void draw_legend(const page_t *page, cairo_t *cr, double y)
+static void draw_legend(const page_t *page, draw_canvas_t *on, double y)
 {
     double x = plot_x(), right = page->width - margin;
     char text[128];
 
-    draw_font(cr, 11.0, false);
+    draw_font(on, 11.0, false);
     for (int kind = 0; kind <= KINDS + 1; kind++) {
         double before = 14.0 * (page->picture->chunks < 4 ? page->picture->chunks : 4) + 6.0, width;
 
@@ -622,19 +619,19 @@ static void draw_legend(const page_t *page, cairo_t *cr, double y)
         if ((kind < KINDS && !page->has_kind[kind] && !(page->serves && kind == KIND_W)) ||
             (kind == KINDS && !page->has_pair) || text[0] == 0 || (kind > KINDS && page->picture->chunks < 2))
             continue;
-        width = before + draw_text_width(cr, text);
+        width = before + draw_text_width(on, text);
         if (x > plot_x() && x + width > right) {
             x = plot_x();
             y += legend_line;
         }
         if (kind < KINDS)
-            x = draw_swatches(page, cr, x, y, kind);
+            x = draw_swatches(page, on, x, y, kind);
         if (kind == KINDS) {
-            draw_frame_rect(cr, x + 1.0, y - 6.0, 26.0, 12.0, 1.8, draw_black);
+            draw_frame_rect(on, x + 1.0, y - 6.0, 26.0, 12.0, 1.8, draw_black);
             x += 34.0;
         }
-        draw_set_color(cr, kind > KINDS ? draw_grey : draw_black);
-        x += draw_text(cr, x, y, 0.0, text) + 22.0;
+        draw_set_color(on, kind > KINDS ? draw_grey : draw_black);
+        x += draw_text(on, x, y, 0.0, text) + 22.0;
     }
 }
 
@@ -646,17 +643,16 @@ static dp_status_t draw_page(page_t *page, draw_format_t format, dp_write_fn wri
     status = draw_canvas_open(&canvas, format, page->width, page->height, 1.5, write, user);
     if (status != DP_OK)
         return status;
-    draw_head(page, canvas.cr);
-    cairo.save(canvas.cr);
-    cairo.translate(canvas.cr, plot_x(), page->head);
-    if (format != DRAW_PNG && page->ncells > MANY_CELLS)
-        status = draw_rows_as_image(page, canvas.cr);
+    draw_head(page, &canvas);
+    draw_move(&canvas, plot_x(), page->head);
+    if (format == DRAW_PDF && page->ncells > MANY_CELLS)
+        status = draw_as_image(&canvas, page->plot_width, page->row_pitch * page->picture->nranks, draw_rows_of, page);
     else
-        draw_rows(page, canvas.cr);
-    cairo.restore(canvas.cr);
-    draw_row_labels(page, canvas.cr);
-    draw_axis(page, canvas.cr);
-    draw_legend(page, canvas.cr, row_y(page, page->picture->nranks) + axis_height + 8.0);
+        draw_rows(page, &canvas);
+    draw_move(&canvas, -plot_x(), -page->head);
+    draw_row_labels(page, &canvas);
+    draw_axis(page, &canvas);
+    draw_legend(page, &canvas, row_y(page, page->picture->nranks) + axis_height + 8.0);
     closed = draw_canvas_close(&canvas);
     return status != DP_OK ? status : closed;
 }

@@ -30,7 +30,8 @@ typedef struct draw_timeline {
     double longest; /* time axis, in points; 0: as long as numbers in the boxes take */
 } draw_timeline_t;
 
-/* DP_ERR_INVALID: no span to draw. DP_ERR_UNSUPPORTED: there is no cairo. */
+/* DP_ERR_INVALID: no span to draw. DP_ERR_UNSUPPORTED: there is no cairo, and it is not
+ * SVG. */
 dp_status_t draw_timeline_write(const draw_timeline_t *picture, draw_format_t format, dp_write_fn write, void *user);
 dp_status_t draw_timeline_save(const draw_timeline_t *picture, const char *path);
 
