@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * adamw.c: the optimizer's loops, for float and double. */
-#include "adamw.h"
+ * adamw.c: the optimizer: its factors, what it updates, and calls of its kernels. */
+#include "kernels.h"
 
 #include <math.h>
 
@@ -53,35 +53,11 @@ void adamw_list_ranges(const dp_chunk_view_t *chunk, adamw_ranges_t *ranges)
     }
 }
 
-#define UPDATE_LOOP(REAL, SQRT)                                                                                        \
-    do {                                                                                                               \
-        REAL *params = (REAL *)chunk->params + r->first, *mean = (REAL *)chunk->mean + r->at;                          \
-        REAL *squares = (REAL *)chunk->squares + r->at;                                                                \
-        const REAL *grads = (const REAL *)chunk->grads + r->first;                                                     \
-        const REAL b1 = (REAL)f->keep_mean, b2 = (REAL)f->keep_squares, scale = (REAL)f->grad, rate = (REAL)f->rate;   \
-        const REAL unbias = (REAL)f->unbias_squares, epsilon = (REAL)f->epsilon;                                       \
-        const REAL shrink = r->decays ? (REAL)f->shrink : 1;                                                           \
-        for (size_t i = 0; i < r->count; i++) {                                                                        \
-            const REAL g = grads[i] * scale;                                                                           \
-            mean[i] = b1 * mean[i] + (1 - b1) * g;                                                                     \
-            squares[i] = b2 * squares[i] + (1 - b2) * g * g;                                                           \
-            params[i] = params[i] * shrink - rate * mean[i] / (SQRT(squares[i] * unbias) + epsilon);                   \
-        }                                                                                                              \
-    } while (0)
-
-static void update(dp_dtype_t dtype, const adamw_factors_t *f, const adamw_tensor_t *chunk, const adamw_range_t *r)
-{
-    if (dtype == DP_F64)
-        UPDATE_LOOP(double, sqrt);
-    else
-        UPDATE_LOOP(float, sqrtf);
-}
-
 void adamw_update_chunk(dp_dtype_t dtype, const adamw_factors_t *f, const adamw_tensor_t *chunk,
                         const adamw_ranges_t *ranges)
 {
     for (uint32_t i = 0; i < ranges->number; i++)
-        update(dtype, f, chunk, &ranges->list[i]);
+        kernels_of(dtype)->adamw(f, chunk, &ranges->list[i]);
 }
 
 #define BALANCE_LOOP(REAL)                                                                                             \
@@ -105,14 +81,9 @@ void balance_update(dp_dtype_t dtype, double rate, void *bias, const void *count
 
 void sum_of_squares(dp_dtype_t dtype, const void *values, size_t count, double *sums)
 {
-    for (size_t at = 0; at < count; at += DP_SHARD_BLOCK) {
-        const size_t end = count - at < DP_SHARD_BLOCK ? count : at + DP_SHARD_BLOCK;
-        double sum = 0;
+    const size_t element = dp_dtype_bytes(dtype);
 
-        for (size_t i = at; i < end; i++) {
-            const double x = dtype == DP_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
-            sum += x * x;
-        }
-        sums[at / DP_SHARD_BLOCK] = sum;
-    }
+    for (size_t at = 0; at < count; at += DP_SHARD_BLOCK)
+        sums[at / DP_SHARD_BLOCK] = kernels_of(dtype)->sum_of_squares(
+            (const char *)values + at * element, count - at < DP_SHARD_BLOCK ? count - at : DP_SHARD_BLOCK);
 }

@@ -1,32 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * compute_cpu.c: the trainer's own computations on devices that run host functions: segments of
- * host functions made of the loops in kernels.h; the optimizer's loops run at once, in the
- * caller. */
-#include "adamw.h"
+ * host functions made of the kernels; the optimizer's run at once, in the caller. */
+#include "kernels.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define REAL    float
-#define NAME(x) x##_f32
-#define EXP     expf
-#define SQRT    sqrtf
-#include "kernels.h"
-#undef REAL
-#undef NAME
-#undef EXP
-#undef SQRT
-
-#define REAL    double
-#define NAME(x) x##_f64
-#define EXP     exp
-#define SQRT    sqrt
-#include "kernels.h"
-
 struct compute {
     dp_dtype_t dtype;
+    const kernels_t *kernels;
     size_t tokens, hidden; /* T, d */
     double norm_eps;
     int tied;
@@ -50,10 +33,7 @@ static dp_status_t embedding_forward(void *self, const dp_segment_call_t *c)
     const compute_t *k = self;
 
     memcpy(saved_tokens(k, c), c->input, tokens_of(k, c));
-    if (k->dtype == DP_F64)
-        embed_forward_f64(c->params, c->input, c->y, tokens_of(k, c), k->hidden);
-    else
-        embed_forward_f32(c->params, c->input, c->y, tokens_of(k, c), k->hidden);
+    k->kernels->embed(c->params, c->input, c->y, tokens_of(k, c), k->hidden);
     return DP_OK;
 }
 
@@ -69,10 +49,7 @@ static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t
 {
     const compute_t *k = self;
 
-    if (k->dtype == DP_F64)
-        embed_backward_f64(c->grads, saved_tokens(k, c), c->saved, tokens_of(k, c), k->hidden);
-    else
-        embed_backward_f32(c->grads, saved_tokens(k, c), c->saved, tokens_of(k, c), k->hidden);
+    k->kernels->embed_backward(c->grads, saved_tokens(k, c), c->saved, tokens_of(k, c), k->hidden);
     return DP_OK;
 }
 
@@ -81,12 +58,8 @@ static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t
 static dp_status_t head_forward(void *self, const dp_segment_call_t *c)
 {
     const compute_t *k = self;
-    const size_t T = tokens_of(k, c), d = k->hidden;
-    const double eps = k->norm_eps;
-    const double loss =
-        k->dtype == DP_F64
-            ? head_forward_f64(c->params, eps, c->x, c->target, c->output, c->saved, T, d, k->tied)
-            : head_forward_f32(c->params, (float)eps, c->x, c->target, c->output, c->saved, T, d, k->tied);
+    const double loss = k->kernels->head(c->params, k->norm_eps, c->x, c->target, c->output, c->saved, c->scratch,
+                                         tokens_of(k, c), k->hidden, k->tied);
 
     *c->loss += loss;
     return DP_OK;
@@ -96,10 +69,8 @@ static dp_status_t head_backward_input(void *self, const dp_segment_call_t *c)
 {
     const compute_t *k = self;
 
-    if (k->dtype == DP_F64)
-        head_backward_input_f64(c->params, c->loss_scale, c->saved, c->dx, tokens_of(k, c), k->hidden, k->tied);
-    else
-        head_backward_input_f32(c->params, c->loss_scale, c->saved, c->dx, tokens_of(k, c), k->hidden, k->tied);
+    k->kernels->head_backward_input(c->params, c->loss_scale, c->saved, c->scratch, c->dx, tokens_of(k, c), k->hidden,
+                                    k->tied);
     return DP_OK;
 }
 
@@ -107,10 +78,7 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *c)
 {
     const compute_t *k = self;
 
-    if (k->dtype == DP_F64)
-        head_backward_weight_f64(c->params, c->grads, c->saved, tokens_of(k, c), k->hidden, k->tied);
-    else
-        head_backward_weight_f32(c->params, c->grads, c->saved, tokens_of(k, c), k->hidden, k->tied);
+    k->kernels->head_backward_weight(c->params, c->grads, c->saved, c->scratch, tokens_of(k, c), k->hidden, k->tied);
     return DP_OK;
 }
 
@@ -145,7 +113,8 @@ static void sizes(const compute_t *compute, dp_block_sizes_t *embedding, dp_bloc
     const size_t T = compute->tokens, d = compute->hidden, element = dp_dtype_bytes(compute->dtype);
 
     embedding->saved_bytes = T * d * element + T;
-    head->saved_bytes = T * (2 * d + 1 + VOCAB) * element;
+    head->saved_bytes = head_saved_count(T, d) * element;
+    head->scratch_bytes = head_scratch_count(T, d) * element;
 }
 
 static dp_status_t open_cpu(const dp_host_t *host, const compute_config_t *config, compute_t **compute_out)
@@ -166,6 +135,7 @@ static dp_status_t open_cpu(const dp_host_t *host, const compute_config_t *confi
         return dp_fail(DP_ERR_NOMEM, "no memory for the ends of the model");
     *compute = (compute_t){
         .dtype = shape->dtype,
+        .kernels = kernels_of(shape->dtype),
         .tokens = (size_t)shape->batch * shape->sequence,
         .hidden = shape->hidden,
         .norm_eps = shape->norm_eps > 0 ? (double)shape->norm_eps : 1e-6,

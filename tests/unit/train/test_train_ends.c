@@ -22,7 +22,7 @@ typedef struct rig {
     /* parameters and gradients of the two parts */
     char *table, *table_grad, *weights, *weights_grad;
     char *x, *dx, *logits;
-    char *saved[2];
+    char *saved[2], *scratch;
     double loss;
 } rig_t;
 
@@ -70,6 +70,7 @@ static void open_rig(rig_t *rig, dp_dtype_t dtype, uint32_t batch, uint32_t sequ
     rig->logits = zeroed(T * 256 * size);
     rig->saved[0] = zeroed(rig->embedding.sizes->saved_bytes);
     rig->saved[1] = zeroed(rig->head.sizes->saved_bytes);
+    rig->scratch = zeroed(rig->head.sizes->scratch_bytes);
     for (size_t t = 0; t < T; t++) {
         /* some bytes come several times */
         rig->tokens[t] = (uint8_t)(t * 37 % 5 == 0 ? 255 : t * 37);
@@ -84,7 +85,7 @@ static void open_rig(rig_t *rig, dp_dtype_t dtype, uint32_t batch, uint32_t sequ
 static void close_rig(rig_t *rig)
 {
     char *const all[] = {rig->table, rig->table_grad, rig->weights,  rig->weights_grad, rig->x,
-                         rig->dx,    rig->logits,     rig->saved[0], rig->saved[1]};
+                         rig->dx,    rig->logits,     rig->saved[0], rig->saved[1],     rig->scratch};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         free(all[i]);
@@ -111,6 +112,7 @@ static dp_segment_call_t head_call(rig_t *rig, double scale)
         .params = rig->weights,
         .grads = rig->weights_grad,
         .saved = rig->saved[1],
+        .scratch = rig->scratch,
         .target = rig->targets,
         .loss = &rig->loss,
         .loss_scale = scale,
