@@ -103,8 +103,8 @@ dp_status_t dp_conform_run(const char *interface_id, const dp_conform_options_t 
         return dp_fail(DP_ERR_INVALID, "there is no suite for %s", interface_id);
     if (result_out->struct_size < DP_CONFORM_RESULT_MIN)
         return dp_fail(DP_ERR_INVALID,
-                       "struct_size is %u, at least %zu is needed: set it to sizeof(dp_conform_result_t)",
-                       result_out->struct_size, DP_CONFORM_RESULT_MIN);
+                       "struct_size is %u, at least %u is needed: set it to sizeof(dp_conform_result_t)",
+                       result_out->struct_size, (unsigned)DP_CONFORM_RESULT_MIN);
     if (options != NULL && options->struct_size < DP_CONFORM_OPTIONS_MIN)
         return dp_fail(DP_ERR_INVALID, "struct_size is %u: set it to sizeof(dp_conform_options_t)",
                        options->struct_size);

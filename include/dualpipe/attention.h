@@ -73,7 +73,7 @@ typedef struct dp_attention_config {
      * none. 64 bits: behind what was padding */
     uint64_t cache_slots, cache_tokens;
 } dp_attention_config_t;
-#define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, documents)
+enum { DP_ATTENTION_CONFIG_MIN = DP_SIZE_TO(dp_attention_config_t, documents) };
 
 /* All functions are required but recompute and the halves. */
 typedef struct dp_attention_vt {
@@ -127,7 +127,7 @@ typedef struct dp_attention_vt {
     /** backward_weight: adds to those of all others. */
     dp_status_t (*project_backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 } dp_attention_vt_t;
-#define DP_ATTENTION_VT_MIN DP_SIZE_TO(dp_attention_vt_t, recompute)
+enum { DP_ATTENTION_VT_MIN = DP_SIZE_TO(dp_attention_vt_t, recompute) };
 
 #ifdef __cplusplus
 }

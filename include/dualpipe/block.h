@@ -93,7 +93,7 @@ typedef struct dp_block_sizes {
     size_t cache_bytes;
     uint64_t posted; /* 1: as `apart`, of the configuration's `posted` */
 } dp_block_sizes_t;
-#define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, recomputes)
+enum { DP_BLOCK_SIZES_MIN = DP_SIZE_TO(dp_block_sizes_t, recomputes) };
 
 /** What a block keeps of a forward for its backward, and what it computes once more instead.
  *  Outputs and gradients are the same to the last bit. Each level does what the one before it does.
@@ -120,7 +120,7 @@ typedef struct dp_block_shape {
     uint32_t hidden; /* width d of the residual stream */
     float norm_eps;  /* of RMSNorm; 0: 1e-6 */
 } dp_block_shape_t;
-#define DP_BLOCK_SHAPE_MIN DP_SIZE_TO(dp_block_shape_t, norm_eps)
+enum { DP_BLOCK_SHAPE_MIN = DP_SIZE_TO(dp_block_shape_t, norm_eps) };
 
 /**
  * One call. Pointers that a call does not use are NULL (the calls of attention.h and moe.h say
@@ -168,7 +168,7 @@ typedef struct dp_io {
 /** Not a slot of the cache (dp_io_t.slots). */
 #define DP_NO_SLOT UINT32_MAX
 
-#define DP_IO_MIN DP_SIZE_TO(dp_io_t, document_ends)
+enum { DP_IO_MIN = DP_SIZE_TO(dp_io_t, document_ends) };
 
 #ifdef __cplusplus
 }

@@ -47,7 +47,7 @@ typedef struct dp_device_config {
     /* our number among the ranks of this host, from 0, see `device`; the engine fills it in */
     uint32_t local_rank;
 } dp_device_config_t;
-#define DP_DEVICE_CONFIG_MIN DP_SIZE_TO(dp_device_config_t, local_rank)
+enum { DP_DEVICE_CONFIG_MIN = DP_SIZE_TO(dp_device_config_t, local_rank) };
 
 /** A function run by a CPU stream: `arg` is the stream's own copy. A negative status stops the
  *  stream (see query_error). */
@@ -152,7 +152,7 @@ struct dp_device_vt {
     void (*host_release)(dp_device_t *device, void *memory);
 };
 
-#define DP_DEVICE_VT_MIN DP_SIZE_TO(dp_device_vt_t, host_release)
+enum { DP_DEVICE_VT_MIN = DP_SIZE_TO(dp_device_vt_t, host_release) };
 
 #ifdef __cplusplus
 }

@@ -48,7 +48,7 @@ typedef struct dp_eplb_shape {
     int32_t nodes;
     int32_t gpus; /* over all nodes */
 } dp_eplb_shape_t;
-#define DP_EPLB_SHAPE_MIN DP_SIZE_TO(dp_eplb_shape_t, gpus)
+enum { DP_EPLB_SHAPE_MIN = DP_SIZE_TO(dp_eplb_shape_t, gpus) };
 
 /** Where the replicas of a group may go. */
 typedef enum dp_eplb_policy {
@@ -73,7 +73,7 @@ typedef struct dp_eplb_options {
     /* Of the search's random choices: same seed and same steps, same answer. */
     uint64_t seed;
 } dp_eplb_options_t;
-#define DP_EPLB_OPTIONS_MIN DP_SIZE_TO(dp_eplb_options_t, seed)
+enum { DP_EPLB_OPTIONS_MIN = DP_SIZE_TO(dp_eplb_options_t, seed) };
 
 /** A placement of all layers, in arrays of the caller. */
 typedef struct dp_eplb_placement {
@@ -88,7 +88,7 @@ typedef struct dp_eplb_placement {
      * dp_eplb_most_replicas(). */
     int32_t *logical_to_physical;
 } dp_eplb_placement_t;
-#define DP_EPLB_PLACEMENT_MIN DP_SIZE_TO(dp_eplb_placement_t, logical_to_physical)
+enum { DP_EPLB_PLACEMENT_MIN = DP_SIZE_TO(dp_eplb_placement_t, logical_to_physical) };
 
 /** Slots of a GPU: *first_out to *first_out + *count_out - 1. gpu is 0 to gpus - 1 of a valid
  * shape. [any] */
@@ -130,7 +130,7 @@ typedef struct dp_eplb_update_options {
     /* parameters (and optimizer state) that follow an expert, for the report */
     int64_t expert_bytes;
 } dp_eplb_update_options_t;
-#define DP_EPLB_UPDATE_OPTIONS_MIN DP_SIZE_TO(dp_eplb_update_options_t, expert_bytes)
+enum { DP_EPLB_UPDATE_OPTIONS_MIN = DP_SIZE_TO(dp_eplb_update_options_t, expert_bytes) };
 
 /** The moves from one placement to another. A replica is moved when its GPU did not hold that
  * expert before. */
@@ -143,7 +143,7 @@ typedef struct dp_eplb_moves {
     int64_t bytes;               /* replicas times expert_bytes */
     int64_t bytes_between_nodes; /* between_nodes times expert_bytes */
 } dp_eplb_moves_t;
-#define DP_EPLB_MOVES_MIN DP_SIZE_TO(dp_eplb_moves_t, bytes_between_nodes)
+enum { DP_EPLB_MOVES_MIN = DP_SIZE_TO(dp_eplb_moves_t, bytes_between_nodes) };
 
 /** Makes a placement that starts from the one in use and moves few replicas. Each layer gets the
  * plan with the fewest moves whose max/mean of its GPUs is within the bound. If none is, it gets
@@ -191,7 +191,7 @@ typedef struct dp_eplb_balance {
     double gpu_worst; /* max/mean of the worst layer */
     double node_worst;
 } dp_eplb_balance_t;
-#define DP_EPLB_BALANCE_MIN DP_SIZE_TO(dp_eplb_balance_t, node_worst)
+enum { DP_EPLB_BALANCE_MIN = DP_SIZE_TO(dp_eplb_balance_t, node_worst) };
 
 /** Measures a placement: physical_to_logical [layers, replicas] under loads [layers, experts]. The
  * replicas of an expert share its load equally. gpu_loads_out [layers, gpus], node_loads_out

@@ -41,7 +41,7 @@ typedef struct dp_group_options {
     const char *settings;
     int32_t insecure; /* 1: allow an address that is not loopback without a secret */
 } dp_group_options_t;
-#define DP_GROUP_OPTIONS_MIN DP_SIZE_TO(dp_group_options_t, insecure)
+enum { DP_GROUP_OPTIONS_MIN = DP_SIZE_TO(dp_group_options_t, insecure) };
 
 /**
  * Joins the job. options NULL: all defaults. Rank 0 listens on loopback unless told otherwise. Both
@@ -81,7 +81,7 @@ typedef struct dp_group_environment_t {
      * included, and in no other job; else 0 */
     uint64_t job;
 } dp_group_environment_t;
-#define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, job)
+enum { DP_GROUP_ENVIRONMENT_MIN = DP_SIZE_TO(dp_group_environment_t, job) };
 /** Reads the environment; joins nothing. DP_ERR_INVALID: a variable is set but makes no sense.
  * [any] */
 DP_API DP_CHECKED dp_status_t dp_group_environment(dp_group_environment_t *environment_out);
@@ -106,7 +106,7 @@ typedef struct dp_straggler {
     int32_t steps;  /* in so many of the latest training steps */
     char name[128]; /* "rank 3 (pid 4711 on host7)" */
 } dp_straggler_t;
-#define DP_STRAGGLER_MIN DP_SIZE_TO(dp_straggler_t, name)
+enum { DP_STRAGGLER_MIN = DP_SIZE_TO(dp_straggler_t, name) };
 
 /** Who takes longer than its peers for the same work, step after step. Rank 0 knows, and ranks that
  * are threads do. The work is an attention segment (DP_ROLE_ATTENTION), of which the shortest F, I

@@ -53,7 +53,7 @@ typedef struct dp_model {
     int64_t node_limit;  /* most groups of experts that a token chooses from */
     int64_t sequence;    /* longest */
 } dp_model_t;
-#define DP_MODEL_MIN DP_SIZE_TO(dp_model_t, sequence)
+enum { DP_MODEL_MIN = DP_SIZE_TO(dp_model_t, sequence) };
 
 /** Reads the text of a config.json of Hugging Face's transformers. Where that does not begin with
  * {: a TOML file of torchtitan, whose [model] names a flavor that is known here, or arguments of
@@ -79,7 +79,7 @@ typedef struct dp_gpu {
     double latency; /* us of a transfer */
     double reserve; /* bytes that others take: context, libraries, fragments */
 } dp_gpu_t;
-#define DP_GPU_MIN DP_SIZE_TO(dp_gpu_t, reserve)
+enum { DP_GPU_MIN = DP_SIZE_TO(dp_gpu_t, reserve) };
 
 /** A kind that is known, with the assumptions that go with it. DP_ERR_INVALID: there is none of
  * that name. [any] */
@@ -111,7 +111,7 @@ typedef struct dp_layout_request {
      * hop alone that is the whole of it */
     double hop, bandwidth;
 } dp_layout_request_t;
-#define DP_LAYOUT_REQUEST_MIN DP_SIZE_TO(dp_layout_request_t, bandwidth)
+enum { DP_LAYOUT_REQUEST_MIN = DP_SIZE_TO(dp_layout_request_t, bandwidth) };
 
 /** A layout. Bytes are those of the rank that holds most. The caller sets struct_size. */
 typedef struct dp_layout {
@@ -135,7 +135,7 @@ typedef struct dp_layout {
     double mfu;               /* share of tflops */
     char reason[160];         /* why its messages cannot be sent; "" otherwise */
 } dp_layout_t;
-#define DP_LAYOUT_MIN DP_SIZE_TO(dp_layout_t, reason)
+enum { DP_LAYOUT_MIN = DP_SIZE_TO(dp_layout_t, reason) };
 
 /** What was found. The caller sets struct_size; `advice` is borrowed until dp_layouts_free(). */
 typedef struct dp_layouts_about_t {
@@ -146,7 +146,7 @@ typedef struct dp_layouts_about_t {
     int32_t uneven;     /* of them, those among whose ranks the batch cannot be dealt evenly */
     const char *advice; /* one sentence */
 } dp_layouts_about_t;
-#define DP_LAYOUTS_ABOUT_MIN DP_SIZE_TO(dp_layouts_about_t, advice)
+enum { DP_LAYOUTS_ABOUT_MIN = DP_SIZE_TO(dp_layouts_about_t, advice) };
 
 typedef struct dp_layouts dp_layouts_t;
 

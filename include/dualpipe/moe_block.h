@@ -49,7 +49,7 @@ typedef struct dp_moe_block_options {
      * that takes none refuses that with DP_ERR_UNSUPPORTED. */
     const char *ep;
 } dp_moe_block_options_t;
-#define DP_MOE_BLOCK_OPTIONS_MIN DP_SIZE_TO(dp_moe_block_options_t, ep)
+enum { DP_MOE_BLOCK_OPTIONS_MIN = DP_SIZE_TO(dp_moe_block_options_t, ep) };
 
 /** Loads the plugins and opens their instances on the context's device and expert group, whose
  *  exchange ids 0 to 4 the block uses. Options and context are borrowed during the call. Errors

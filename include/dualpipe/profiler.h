@@ -42,7 +42,7 @@ typedef struct dp_profiler_config {
      * decides */
     uint32_t activities;
 } dp_profiler_config_t;
-#define DP_PROFILER_CONFIG_MIN DP_SIZE_TO(dp_profiler_config_t, activities)
+enum { DP_PROFILER_CONFIG_MIN = DP_SIZE_TO(dp_profiler_config_t, activities) };
 
 typedef struct dp_profiler_vt {
     uint32_t struct_size;
@@ -62,7 +62,7 @@ typedef struct dp_profiler_vt {
     dp_status_t (*collect)(dp_profiler_t *profiler, dp_activity_t *out, size_t room, size_t *count_out,
                            uint64_t *lost_out);
 } dp_profiler_vt_t;
-#define DP_PROFILER_VT_MIN DP_SIZE_TO(dp_profiler_vt_t, collect)
+enum { DP_PROFILER_VT_MIN = DP_SIZE_TO(dp_profiler_vt_t, collect) };
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,7 @@ typedef struct dp_search_state {
     double step;          /* of the best so far; infinite: none yet */
     const char *from;     /* which start the best goes back to; valid during the call */
 } dp_search_state_t;
-#define DP_SEARCH_STATE_MIN DP_SIZE_TO(dp_search_state_t, from)
+enum { DP_SEARCH_STATE_MIN = DP_SIZE_TO(dp_search_state_t, from) };
 
 /** Called some five times a second, on the thread that searches. A result other than 0 ends the
  * search, which returns what it has. */
@@ -73,7 +73,7 @@ typedef struct dp_search_request {
     const int32_t *chunks;   /* [nchunks] of a rank, with which interleaved methods are tried */
     const double *rank_caps; /* [ranks] each rank's memory_cap, 0: no limit; NULL: all have that */
 } dp_search_request_t;
-#define DP_SEARCH_REQUEST_MIN DP_SIZE_TO(dp_search_request_t, weight_bytes)
+enum { DP_SEARCH_REQUEST_MIN = DP_SIZE_TO(dp_search_request_t, weight_bytes) };
 
 /** What was found from one start. Frozen: never grows. */
 typedef struct dp_search_candidate {
@@ -100,7 +100,7 @@ typedef struct dp_search_result {
     int32_t ncandidates;
     dp_search_candidate_t *candidates;
 } dp_search_result_t;
-#define DP_SEARCH_RESULT_MIN DP_SIZE_TO(dp_search_result_t, tried)
+enum { DP_SEARCH_RESULT_MIN = DP_SIZE_TO(dp_search_result_t, tried) };
 
 /** Searches for as long as the request says, on the calling thread. Free the result with
  * dp_search_clear(). DP_ERR_INVALID: sizes below 1; costs that dp_simulate() refuses; a stage_scale

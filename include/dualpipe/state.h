@@ -70,7 +70,7 @@ typedef struct dp_state {
      * it alone */
     int32_t optional;
 } dp_state_t;
-#define DP_STATE_MIN DP_SIZE_TO(dp_state_t, optional)
+enum { DP_STATE_MIN = DP_SIZE_TO(dp_state_t, optional) };
 
 /** Registers a state, between two steps of the pipeline, before dp_pipeline_recover where a buddy
  *  has copies (dp_pipeline_options_t.buddy). All ranks register the same states in the same order,
@@ -86,7 +86,7 @@ typedef struct dp_save_options {
      * */
     int32_t keep;
 } dp_save_options_t;
-#define DP_SAVE_OPTIONS_MIN DP_SIZE_TO(dp_save_options_t, keep)
+enum { DP_SAVE_OPTIONS_MIN = DP_SIZE_TO(dp_save_options_t, keep) };
 
 /** Gets ready to save, once, after everything was registered: host memory for this rank's part of a
  *  checkpoint, and the thread that writes it. The folder is the job's until the last of its

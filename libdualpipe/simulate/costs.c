@@ -11,6 +11,16 @@
 const char *const dp__segment_names[DP_ROLE_SUM] = {"attention", "dispatch", "mlp", "combine",
                                                     "project",   "shared",   "sum"};
 
+double dp_costs_backward(const dp_costs_t *costs)
+{
+    return costs->b == 0.0 ? costs->i + costs->w : costs->b < 0.0 ? 0.0 : costs->b;
+}
+
+double dp_costs_pair(const dp_costs_t *costs)
+{
+    return costs->fb == 0.0 ? costs->f + dp_costs_backward(costs) : costs->fb < 0.0 ? 0.0 : costs->fb;
+}
+
 static dp_status_t check_topology(const dp_topology_t *given, double bytes)
 {
     dp_topology_t own;

@@ -77,6 +77,7 @@ unrun() { # DOCUMENT COMMAND
     'dualpipe explore'*) echo "wants a browser: check_explore.sh opens the page" ;;
     'dualpipe simulate --format trace') echo "names an option, and no schedule" ;;
     ./trainer*) echo "a rank of a job, which dualpipe run starts" ;;
+    *./train_torch*) echo "wants libtorch: check_torch.sh runs it" ;;
     torchrun*) echo "wants PyTorch" ;;
     'srun -N'*) echo "wants several hosts of Slurm: check_slurm.sh runs such" ;;
     *'--attention naive') echo "wants the plugin of that page: check_outside.sh trains with it" ;;

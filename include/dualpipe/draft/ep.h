@@ -86,7 +86,7 @@ typedef struct dp_ep_config {
     dp_comm_t *comm;
     int32_t comm_rank, comm_size;
 } dp_ep_config_t;
-#define DP_EP_CONFIG_MIN DP_SIZE_TO(dp_ep_config_t, comm_size)
+enum { DP_EP_CONFIG_MIN = DP_SIZE_TO(dp_ep_config_t, comm_size) };
 
 typedef struct dp_ep_sizes {
     uint32_t struct_size;
@@ -94,7 +94,7 @@ typedef struct dp_ep_sizes {
     size_t saved_bytes;
     size_t scratch_bytes;
 } dp_ep_sizes_t;
-#define DP_EP_SIZES_MIN DP_SIZE_TO(dp_ep_sizes_t, scratch_bytes)
+enum { DP_EP_SIZES_MIN = DP_SIZE_TO(dp_ep_sizes_t, scratch_bytes) };
 
 /** What a call is given: the table above says what it uses, the rest is NULL. The struct is
  *  borrowed during the call. */
@@ -113,7 +113,7 @@ typedef struct dp_ep_io {
     double *dweights_out; /* NULL: not wanted, or `dweights` is */
     int32_t *counts_out;  /* [L, n] */
 } dp_ep_io_t;
-#define DP_EP_IO_MIN DP_SIZE_TO(dp_ep_io_t, counts_out)
+enum { DP_EP_IO_MIN = DP_SIZE_TO(dp_ep_io_t, counts_out) };
 
 /* All functions are required. */
 typedef struct dp_ep_vt {
@@ -141,7 +141,7 @@ typedef struct dp_ep_vt {
     /** Gradients of the received rows and of their weights back to the tokens' owners. */
     dp_status_t (*dispatch_backward)(dp_ep_t *ep, const dp_ep_io_t *io, dp_stream_t *s);
 } dp_ep_vt_t;
-#define DP_EP_VT_MIN DP_SIZE_TO(dp_ep_vt_t, dispatch_backward)
+enum { DP_EP_VT_MIN = DP_SIZE_TO(dp_ep_vt_t, dispatch_backward) };
 
 #ifdef __cplusplus
 }

@@ -54,7 +54,7 @@ typedef struct dp_checkpoint_tensor_t {
     uint64_t count;    /* elements */
     int32_t parameter; /* 1: a parameter, 0: registered state */
 } dp_checkpoint_tensor_t;
-#define DP_CHECKPOINT_TENSOR_MIN DP_SIZE_TO(dp_checkpoint_tensor_t, parameter)
+enum { DP_CHECKPOINT_TENSOR_MIN = DP_SIZE_TO(dp_checkpoint_tensor_t, parameter) };
 
 /** Number of tensors. [any] */
 DP_API uint32_t dp_checkpoint_count(const dp_checkpoint_t *checkpoint);

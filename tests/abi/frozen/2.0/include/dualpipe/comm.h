@@ -138,7 +138,7 @@ typedef struct dp_comm_config {
      * completed a copy of a plugin's own: tell them apart by what is in them */
     const dp_comm_vt_t *vt;
 } dp_comm_config_t;
-#define DP_COMM_CONFIG_MIN DP_SIZE_TO(dp_comm_config_t, vt)
+enum { DP_COMM_CONFIG_MIN = DP_SIZE_TO(dp_comm_config_t, vt) };
 
 /** Both ends describe a channel the same way, but for `peer` and `sender`. */
 typedef struct dp_channel_config {
@@ -154,7 +154,7 @@ typedef struct dp_channel_config {
      * the call */
     const char *label;
 } dp_channel_config_t;
-#define DP_CHANNEL_CONFIG_MIN DP_SIZE_TO(dp_channel_config_t, label)
+enum { DP_CHANNEL_CONFIG_MIN = DP_SIZE_TO(dp_channel_config_t, label) };
 
 /** What a message says of itself; checked against what the receiver expects (DP_ERR_PROTOCOL).
  *  Frozen: never grows; `reserved` is zero. */
@@ -178,7 +178,7 @@ typedef struct dp_exchange_config {
     uint32_t slots;    /* exchanges that may be received and not yet released; 0: 2 */
     const char *label; /* [hint] as of a channel */
 } dp_exchange_config_t;
-#define DP_EXCHANGE_CONFIG_MIN DP_SIZE_TO(dp_exchange_config_t, label)
+enum { DP_EXCHANGE_CONFIG_MIN = DP_SIZE_TO(dp_exchange_config_t, label) };
 
 struct dp_comm_vt {
     uint32_t struct_size;
@@ -297,7 +297,7 @@ struct dp_comm_vt {
      *  with a post not awaited. [enqueue s] */
     dp_status_t (*exchange_wait)(dp_exchange_t *exchange, uint32_t number, dp_stream_t *s);
 };
-#define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, serves)
+enum { DP_COMM_VT_MIN = DP_SIZE_TO(dp_comm_vt_t, serves) };
 
 /** The capabilities of an instance of a table that dp_plugin_interface() gave. [any] */
 static inline uint32_t dp_comm_caps(const dp_comm_vt_t *vt, dp_comm_t *comm)

@@ -58,14 +58,14 @@ typedef struct dp_conform_options {
      *  left out: a launcher ends the whole job. NULL: they are forked */
     const char *launch;
 } dp_conform_options_t;
-#define DP_CONFORM_OPTIONS_MIN DP_SIZE_TO(dp_conform_options_t, launch)
+enum { DP_CONFORM_OPTIONS_MIN = DP_SIZE_TO(dp_conform_options_t, launch) };
 
 /** What came of it: cases, each counted once for every mode and number of ranks. */
 typedef struct dp_conform_result {
     uint32_t struct_size;
     int32_t passed, failed, skipped;
 } dp_conform_result_t;
-#define DP_CONFORM_RESULT_MIN DP_SIZE_TO(dp_conform_result_t, skipped)
+enum { DP_CONFORM_RESULT_MIN = DP_SIZE_TO(dp_conform_result_t, skipped) };
 
 /**
  * Runs the suite for an interface and prints a line for each case to standard output: passed,

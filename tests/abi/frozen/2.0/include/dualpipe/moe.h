@@ -106,7 +106,7 @@ typedef struct dp_moe_config {
      * NULL. 64 bits: behind what was padding */
     uint64_t posted;
 } dp_moe_config_t;
-#define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, ep_vt)
+enum { DP_MOE_CONFIG_MIN = DP_SIZE_TO(dp_moe_config_t, ep_vt) };
 
 /** A call's io and what only MoE needs. Borrowed as dp_io_t. */
 typedef struct dp_moe_io {
@@ -127,7 +127,7 @@ typedef struct dp_moe_io {
      * from route: the plugin does not count */
     int64_t *loads;
 } dp_moe_io_t;
-#define DP_MOE_IO_MIN DP_SIZE_TO(dp_moe_io_t, placement)
+enum { DP_MOE_IO_MIN = DP_SIZE_TO(dp_moe_io_t, placement) };
 
 /* Where data live between the calls: h, routing and whatever backward needs in saved. Buffers that
  * only connect the calls of one pass (rows, gradients of n) are in work. params and saved are the
@@ -224,7 +224,7 @@ typedef struct dp_moe_vt {
     /** as experts_recompute, of shared experts, before shared_backward_input. */
     dp_status_t (*shared_recompute)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 } dp_moe_vt_t;
-#define DP_MOE_VT_MIN DP_SIZE_TO(dp_moe_vt_t, about)
+enum { DP_MOE_VT_MIN = DP_SIZE_TO(dp_moe_vt_t, about) };
 
 #ifdef __cplusplus
 }

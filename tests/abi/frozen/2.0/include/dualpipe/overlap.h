@@ -44,7 +44,7 @@ typedef struct dp_overlap_request {
     double seconds; /* begin no other try after that; 0: no limit */
     uint64_t seed;  /* another one, other tries */
 } dp_overlap_request_t;
-#define DP_OVERLAP_REQUEST_MIN DP_SIZE_TO(dp_overlap_request_t, seed)
+enum { DP_OVERLAP_REQUEST_MIN = DP_SIZE_TO(dp_overlap_request_t, seed) };
 
 /** What was planned. The caller sets struct_size. The schedule belongs to the library until
  * dp_overlap_clear(). */
@@ -59,7 +59,7 @@ typedef struct dp_overlap_result {
     double peak; /* most activations on a rank */
     int32_t tried;
 } dp_overlap_result_t;
-#define DP_OVERLAP_RESULT_MIN DP_SIZE_TO(dp_overlap_result_t, tried)
+enum { DP_OVERLAP_RESULT_MIN = DP_SIZE_TO(dp_overlap_result_t, tried) };
 
 /** Plans. The result has the same passes on the same ranks, and weight gradients of a chunk in the
  * order of its micro-batches, so the same bits. It keeps the limits of memory and slots, for

@@ -78,7 +78,7 @@ typedef struct dp_build_context {
     uint32_t tokens, documents;         /* of the pipeline's options */
     uint32_t cache_slots, cache_tokens; /* the same */
 } dp_build_context_t;
-#define DP_BUILD_CONTEXT_MIN DP_SIZE_TO(dp_build_context_t, documents)
+enum { DP_BUILD_CONTEXT_MIN = DP_SIZE_TO(dp_build_context_t, documents) };
 
 /** Makes stage `stage` of `stages`, both counted along the path. Open calls it once for every chunk
  *  of this rank, in chunk order. The stage belongs to the trainer and outlives the pipeline. An
@@ -225,7 +225,7 @@ typedef struct dp_pipeline_options {
      * Larger groups need more slots. Ignored when `schedule` is given */
     int32_t microbatch_group;
 } dp_pipeline_options_t;
-#define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, cpu_times)
+enum { DP_PIPELINE_OPTIONS_MIN = DP_SIZE_TO(dp_pipeline_options_t, cpu_times) };
 
 /** Opens plugins, agrees on settings, builds stages, lowers and verifies the program, allocates and
  *  connects everything. The caller closes *pipeline_out, which is NULL after a failure. Errors name
@@ -317,7 +317,7 @@ typedef struct dp_step {
      * Whoever changes parameters between forward_only steps begins all requests anew. */
     const dp_requests_t *requests;
 } dp_step_t;
-#define DP_STEP_MIN DP_SIZE_TO(dp_step_t, losses)
+enum { DP_STEP_MIN = DP_SIZE_TO(dp_step_t, losses) };
 
 /**
  * Runs one step: zeroes the gradients, runs all micro-batches forward and backward, sums gradients
@@ -374,7 +374,7 @@ typedef struct dp_chunk_view {
      * (dp_param_t.shared) once for each end; dp_pipeline_counts counts both once. */
     int32_t primary, primary_experts;
 } dp_chunk_view_t;
-#define DP_CHUNK_VIEW_MIN DP_SIZE_TO(dp_chunk_view_t, primary_experts)
+enum { DP_CHUNK_VIEW_MIN = DP_SIZE_TO(dp_chunk_view_t, primary_experts) };
 /** The number of chunks of this rank; 0 for NULL. [any] */
 DP_API int32_t dp_pipeline_chunks(const dp_pipeline_t *pipeline);
 /** A chunk of this rank. The view stays valid until the pipeline is closed; after

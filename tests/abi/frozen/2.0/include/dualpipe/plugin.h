@@ -123,7 +123,7 @@ struct dp_host {
      */
     dp_status_t (*abort_job)(const dp_host_t *h, dp_status_t status, const char *why);
 };
-#define DP_HOST_MIN         DP_SIZE_TO(dp_host_t, abort_job)
+enum { DP_HOST_MIN = DP_SIZE_TO(dp_host_t, abort_job) };
 #define DP_FAIL(h, st, ...) (((h)->fail)((h), (st), __FILE__, __LINE__, __VA_ARGS__))
 
 /** Takes over a struct by which the host asks (status.h): DP_TAKE(host, "comm_mine: config",
@@ -166,7 +166,7 @@ typedef struct dp_host_boot {
      * [blocks] */
     dp_status_t (*get)(const dp_host_t *h, const char *key, void *data, size_t bytes);
 } dp_host_boot_t;
-#define DP_HOST_BOOT_MIN DP_SIZE_TO(dp_host_boot_t, get)
+enum { DP_HOST_BOOT_MIN = DP_SIZE_TO(dp_host_boot_t, get) };
 
 /** "dp.host.sm/1": the share of SMs (GPU) or cores (CPU). */
 #define DP_HOST_SM "dp.host.sm/1"
@@ -175,7 +175,7 @@ typedef struct dp_host_sm {
     uint32_t compute_sms; /* units that compute lanes run on; 0: the whole device, unpartitioned */
     uint32_t comm_sms;    /* units that communication lanes run on; 0: unpartitioned */
 } dp_host_sm_t;
-#define DP_HOST_SM_MIN DP_SIZE_TO(dp_host_sm_t, comm_sms)
+enum { DP_HOST_SM_MIN = DP_SIZE_TO(dp_host_sm_t, comm_sms) };
 
 /** "dp.host.limits/1": the job's deadlines, scaled as wait() scales them. */
 #define DP_HOST_LIMITS "dp.host.limits/1"
@@ -183,7 +183,7 @@ typedef struct dp_host_limits {
     uint32_t struct_size;
     int64_t hang_ns; /* what wait() takes for timeout_ns < 0 (dp_group_options.hang_seconds) */
 } dp_host_limits_t;
-#define DP_HOST_LIMITS_MIN DP_SIZE_TO(dp_host_limits_t, hang_ns)
+enum { DP_HOST_LIMITS_MIN = DP_SIZE_TO(dp_host_limits_t, hang_ns) };
 
 /** "dp.host.places/1": who lives where. A host is a boot of a machine and a name space of process
  *  numbers in it: ranks of one can map each other's memory, as far as the system lets them. */
@@ -195,7 +195,7 @@ typedef struct dp_host_places {
      * Valid as long as the host's table */
     const int32_t *host_of;
 } dp_host_places_t;
-#define DP_HOST_PLACES_MIN DP_SIZE_TO(dp_host_places_t, host_of)
+enum { DP_HOST_PLACES_MIN = DP_SIZE_TO(dp_host_places_t, host_of) };
 
 /** The only symbol a plugin exports. The first four members stay put forever. */
 typedef struct dp_plugin {
@@ -214,7 +214,7 @@ typedef struct dp_plugin {
      * a constant. Those of libdualpipe: shm 500, cuda_ipc 400, nccl 300, ofi 200, mpi 100 */
     uint32_t preference;
 } dp_plugin_t;
-#define DP_PLUGIN_MIN DP_SIZE_TO(dp_plugin_t, preference)
+enum { DP_PLUGIN_MIN = DP_SIZE_TO(dp_plugin_t, preference) };
 
 #define DP_PLUGIN_HEAD DP_CAST(uint32_t, sizeof(dp_plugin_t)), DP_ABI_MAJOR, DP_ABI_MINOR
 #if defined(__GNUC__)

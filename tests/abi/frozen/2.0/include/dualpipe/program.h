@@ -131,7 +131,7 @@ typedef struct dp_lower_options {
      * a captured step that is replayed then finds the slots as its first run did */
     int32_t replayable;
 } dp_lower_options_t;
-#define DP_LOWER_OPTIONS_MIN DP_SIZE_TO(dp_lower_options_t, replayable)
+enum { DP_LOWER_OPTIONS_MIN = DP_SIZE_TO(dp_lower_options_t, replayable) };
 
 /** Lowers a schedule; the caller frees the program. It checks all that dp_schedule_verify() checks.
  * DP_ERR_REJECTED: that check fails, or the sender of a channel makes its messages in another order
@@ -156,7 +156,7 @@ typedef struct dp_verify_report {
      * the W or B: so much memory `backward_buffer` of stage.h it has */
     int32_t peak_backward_buffers;
 } dp_verify_report_t;
-#define DP_VERIFY_REPORT_MIN DP_SIZE_TO(dp_verify_report_t, peak_backward_buffers)
+enum { DP_VERIFY_REPORT_MIN = DP_SIZE_TO(dp_verify_report_t, peak_backward_buffers) };
 
 /** Proves that the program is complete and completes under its transport. A run makes no choices,
  * so a program without cycles is free of deadlock. Checked are:

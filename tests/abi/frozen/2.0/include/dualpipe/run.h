@@ -51,7 +51,7 @@ typedef struct dp_memory_report {
     size_t buddy;
     size_t cache; /* what stages keep of requests (dp_pipeline_options_t.cache_slots) */
 } dp_memory_report_t;
-#define DP_MEMORY_REPORT_MIN DP_SIZE_TO(dp_memory_report_t, backward_buffer)
+enum { DP_MEMORY_REPORT_MIN = DP_SIZE_TO(dp_memory_report_t, backward_buffer) };
 /** Reports memory. DP_ERR_INVALID: report_out->struct_size is not set. [any] */
 DP_API DP_CHECKED dp_status_t dp_pipeline_memory(const dp_pipeline_t *pipeline, dp_memory_report_t *report_out);
 

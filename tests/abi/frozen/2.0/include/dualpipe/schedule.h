@@ -166,7 +166,7 @@ typedef struct dp_schedule_request {
      * `ranks` */
     int32_t microbatch_group;
 } dp_schedule_request_t;
-#define DP_SCHEDULE_REQUEST_MIN DP_SIZE_TO(dp_schedule_request_t, forward_only)
+enum { DP_SCHEDULE_REQUEST_MIN = DP_SIZE_TO(dp_schedule_request_t, forward_only) };
 
 /** A built-in method. Frozen: never grows; `reserved` is zero. */
 typedef struct dp_method {

@@ -36,7 +36,7 @@ typedef struct dp_topology {
     double near_hop, near_bandwidth;
     double far_hop, far_bandwidth;
 } dp_topology_t;
-#define DP_TOPOLOGY_MIN DP_SIZE_TO(dp_topology_t, far_bandwidth)
+enum { DP_TOPOLOGY_MIN = DP_SIZE_TO(dp_topology_t, far_bandwidth) };
 
 /** The link from one rank to another, where it is not as all others. Frozen: never grows. */
 typedef struct dp_link_costs {
@@ -77,18 +77,12 @@ typedef struct dp_costs {
     int32_t nlinks;
     const dp_link_costs_t *links;
 } dp_costs_t;
-#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, r)
+enum { DP_COSTS_MIN = DP_SIZE_TO(dp_costs_t, r) };
 
 /** The cost of a full backward, without r. [any] */
-static inline double dp_costs_backward(const dp_costs_t *costs)
-{
-    return costs->b == 0.0 ? costs->i + costs->w : costs->b < 0.0 ? 0.0 : costs->b;
-}
+DP_API double dp_costs_backward(const dp_costs_t *costs);
 /** The cost of an overlapped pair, without r. [any] */
-static inline double dp_costs_pair(const dp_costs_t *costs)
-{
-    return costs->fb == 0.0 ? costs->f + dp_costs_backward(costs) : costs->fb < 0.0 ? 0.0 : costs->fb;
-}
+DP_API double dp_costs_pair(const dp_costs_t *costs);
 
 #define DP_SEGMENT_COSTS  4    /* segments of a MoE layer: attention, dispatch, mlp, combine */
 #define DP_SEGMENT_FINE   3    /* further ones: project, shared, sum */
@@ -127,7 +121,7 @@ typedef struct dp_segment_costs {
      * and shared and sum if one of them does */
     double fine_f[DP_SEGMENT_FINE], fine_i[DP_SEGMENT_FINE], fine_w[DP_SEGMENT_FINE];
 } dp_segment_costs_t;
-#define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, backward_buffer)
+enum { DP_SEGMENT_COSTS_MIN = DP_SIZE_TO(dp_segment_costs_t, backward_buffer) };
 
 /** An overlapped forward and backward of a device. The caller sets struct_size. */
 typedef struct dp_pair_figures {
@@ -137,7 +131,7 @@ typedef struct dp_pair_figures {
     /* the part of it during which attention or mlp ran; the rest is exposed */
     double hidden;
 } dp_pair_figures_t;
-#define DP_PAIR_FIGURES_MIN DP_SIZE_TO(dp_pair_figures_t, hidden)
+enum { DP_PAIR_FIGURES_MIN = DP_SIZE_TO(dp_pair_figures_t, hidden) };
 
 /** Derives F, I, W, B and F&B of a device from its segments, as the engine runs them. There are two
  * lanes: attention and mlp on one, dispatch and combine on the other. Weight gradients compute.
@@ -165,7 +159,7 @@ typedef struct dp_measured_costs {
      * were seen */
     const dp_segment_costs_t *stage_segments;
 } dp_measured_costs_t;
-#define DP_MEASURED_COSTS_MIN DP_SIZE_TO(dp_measured_costs_t, stage_segments)
+enum { DP_MEASURED_COSTS_MIN = DP_SIZE_TO(dp_measured_costs_t, stage_segments) };
 
 /** Measures the costs of the schedule that made a timeline (of dp_pipeline_timeline() or
  * dp_simulate()). Row r is pipeline rank r mod P. F, I, W, B and F&B are mean lengths of
@@ -204,7 +198,7 @@ typedef struct dp_simulation {
      * its W or B, in the same units: what `backward_buffer` is held for */
     double *peak_backward_buffers;
 } dp_simulation_t;
-#define DP_SIMULATION_MIN DP_SIZE_TO(dp_simulation_t, peak_backward_buffers)
+enum { DP_SIMULATION_MIN = DP_SIZE_TO(dp_simulation_t, peak_backward_buffers) };
 
 /** Runs a program. Free the result with dp_simulation_clear().
  *
@@ -255,7 +249,7 @@ typedef struct dp_partition_request {
     /* of a device if all stages cost the same; stage_scale is ignored */
     const dp_costs_t *costs;
 } dp_partition_request_t;
-#define DP_PARTITION_REQUEST_MIN DP_SIZE_TO(dp_partition_request_t, costs)
+enum { DP_PARTITION_REQUEST_MIN = DP_SIZE_TO(dp_partition_request_t, costs) };
 
 /** Cuts layers onto the stages of a path such that the simulated step is short. Stage s holds
  * layers first_out[s] to first_out[s + 1] - 1, at least one; first_out has stages + 1 entries

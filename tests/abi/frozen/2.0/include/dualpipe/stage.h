@@ -175,7 +175,7 @@ typedef struct dp_segment_call {
     const uint32_t *slots; /* [documents] as document_ends */
     const uint32_t *past;  /* the same */
 } dp_segment_call_t;
-#define DP_SEGMENT_CALL_MIN DP_SIZE_TO(dp_segment_call_t, document_ends)
+enum { DP_SEGMENT_CALL_MIN = DP_SIZE_TO(dp_segment_call_t, document_ends) };
 
 /** Puts the work of one call on `s` and returns. */
 typedef dp_status_t (*dp_segment_fn)(void *self, const dp_segment_call_t *call, dp_stream_t *s);
@@ -199,7 +199,7 @@ typedef struct dp_segment {
     dp_segment_fn recompute;
     dp_segment_host_fn host_recompute;
 } dp_segment_t;
-#define DP_SEGMENT_MIN DP_SIZE_TO(dp_segment_t, host_recompute)
+enum { DP_SEGMENT_MIN = DP_SIZE_TO(dp_segment_t, host_recompute) };
 
 /** A part: segments that share parameters, saved and work memory: a layer, an embedding, a head. */
 typedef struct dp_part {
@@ -229,7 +229,7 @@ typedef struct dp_part {
      * unchanged, x to y and dy to dx, or is zero where x or dy is NULL. 0: all. */
     size_t boundary_bytes;
 } dp_part_t;
-#define DP_PART_MIN DP_SIZE_TO(dp_part_t, boundary_bytes)
+enum { DP_PART_MIN = DP_SIZE_TO(dp_part_t, boundary_bytes) };
 
 typedef struct dp_stage dp_stage_t;
 

@@ -94,7 +94,7 @@ typedef struct dp_row_clock {
     /* of the offset: ns in a second, as measured, and how far that may be off */
     double drift, drift_bound;
 } dp_row_clock_t;
-#define DP_ROW_CLOCK_MIN DP_SIZE_TO(dp_row_clock_t, drift_bound)
+enum { DP_ROW_CLOCK_MIN = DP_SIZE_TO(dp_row_clock_t, drift_bound) };
 /** The clock of a row. [any] */
 DP_API DP_CHECKED dp_status_t dp_timeline_clock(const dp_timeline_t *timeline, int32_t rank, dp_row_clock_t *clock_out);
 
@@ -111,7 +111,7 @@ typedef struct dp_rank_report {
     int64_t bubble;
     int64_t waiting; /* union of RECV spans */
 } dp_rank_report_t;
-#define DP_RANK_REPORT_MIN DP_SIZE_TO(dp_rank_report_t, waiting)
+enum { DP_RANK_REPORT_MIN = DP_SIZE_TO(dp_rank_report_t, waiting) };
 
 /** Figures of a rank for one step. The window is the DP_SPAN_STEP of that step; without one, first
  * start to last end. step < 0: all steps. common_window 1: from the earliest start to the latest

@@ -49,7 +49,7 @@ typedef struct dp_trace_options {
      * without one whose "PROCESS/THREAD" is such a name. NULL: no more than the known ones */
     const char *devices;
 } dp_trace_options_t;
-#define DP_TRACE_OPTIONS_MIN DP_SIZE_TO(dp_trace_options_t, most_bytes)
+enum { DP_TRACE_OPTIONS_MIN = DP_SIZE_TO(dp_trace_options_t, most_bytes) };
 
 /** Reads a trace to its end. options may be NULL. The caller frees *trace_out, which is NULL after
  * a failure. Events whose times cannot be are left out and counted: dp_trace_about().
@@ -73,7 +73,7 @@ typedef struct dp_trace_about_t {
     int64_t broken;
     int64_t broken_records; /* of them, records of devices and annotations: figures lack these */
 } dp_trace_about_t;
-#define DP_TRACE_ABOUT_MIN DP_SIZE_TO(dp_trace_about_t, cut_off)
+enum { DP_TRACE_ABOUT_MIN = DP_SIZE_TO(dp_trace_about_t, cut_off) };
 /** Fills *about_out. [any] */
 DP_API DP_CHECKED dp_status_t dp_trace_about(const dp_trace_t *trace, dp_trace_about_t *about_out);
 
@@ -100,7 +100,7 @@ typedef struct dp_trace_overlap_t {
     int64_t strays;
     const char *stray_name; /* borrowed until dp_trace_free(); NULL: there are none */
 } dp_trace_overlap_t;
-#define DP_TRACE_OVERLAP_MIN DP_SIZE_TO(dp_trace_overlap_t, communication_sms)
+enum { DP_TRACE_OVERLAP_MIN = DP_SIZE_TO(dp_trace_overlap_t, communication_sms) };
 /** The figures of device `row`, from 0, in the order of ranks. DP_ERR_INVALID: there is no such
  * row. [any] */
 DP_API DP_CHECKED dp_status_t dp_trace_overlap(const dp_trace_t *trace, int32_t row, dp_trace_overlap_t *overlap_out);
@@ -118,7 +118,7 @@ typedef struct dp_trace_costs {
     const char *const *annotations;
     int32_t annotation_count;
 } dp_trace_costs_t;
-#define DP_TRACE_COSTS_MIN   DP_SIZE_TO(dp_trace_costs_t, annotation_count)
+enum { DP_TRACE_COSTS_MIN = DP_SIZE_TO(dp_trace_costs_t, annotation_count) };
 #define DP_TRACE_ANNOTATIONS 16
 
 /** Writes the costs that the trace shows, in milliseconds, as lines NAME=VALUE that `dualpipe
