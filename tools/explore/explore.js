@@ -514,8 +514,9 @@ class Picture {
         }
         const g = this.canvas.getContext("2d");
         g.setTransform(ratio, 0, 0, ratio, 0, 0);
-        g.clearRect(0, 0, this.width, height);
-        this.draw(new CanvasPen(g), this.frame.scrollTop, height);
+        const pen = new CanvasPen(g);
+        pen.box(0, 0, this.width, height, colours.card); // of the PNG, too
+        this.draw(pen, this.frame.scrollTop, height);
     }
     draw(pen, top, height, titles = false) {
         const m = this.model, row = this.rowHeight(), plot = height - AXIS;
@@ -1116,4 +1117,4 @@ function tourCheck() {
     $("versus").prepend(new Option("nothing", ""));
     listen();
     update();
-})();
+})().catch((e) => problem("This browser cannot run the library: " + e.message));
