@@ -327,7 +327,12 @@ def test_speed(browser):
 
 
 def test_fingers(browser):
-    """Two fingers zoom, one moves."""
+    """Two pictures have one scale; two fingers zoom, one moves."""
+    show(browser, method="1f1b", ranks=3, microbatches=6, versus="dualpipe")
+    check(browser.value("!document.getElementById('view-b').checkVisibility() && /even/.test(document.getElementById('name-b').textContent)"),
+          "beside it:", browser.value("document.getElementById('name-b').textContent"))
+    show(browser, method="1f1b", ranks=4, microbatches=8, versus="dualpipe")
+    check(browser.value("document.getElementById('view-b').checkVisibility() && view.whole === Math.max(picture.model.end, beside.model.end)"), "two pictures, two scales")
     show(browser, method="dualpipe", ranks=4, microbatches=8)
     box = browser.value("(() => { const b = picture.canvas.getBoundingClientRect(); return [b.x + b.width / 2, b.y + 20]; })()")
 

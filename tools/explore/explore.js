@@ -769,7 +769,7 @@ function describe(p, span) {
 
 /* ---- the page ---- */
 const titleOf = (m) => `${m.method}, ${plural(m.ranks, "rank")}, ${plural(m.microbatches, "micro-batch", "micro-batches")}`;
-let table = null, drawn = 0, lastShown = null, found = { text: "", says: "" };
+let table = null, drawn = 0, found = { text: "", says: "" };
 
 function legend(m) {
     const entry = (ink, text) => { const e = make("span"), i = make("i"); i.style.background = ink; e.append(i, text); return e; };
@@ -823,7 +823,6 @@ async function draw() {
         $("name-a").replaceChildren(titleOf(m), ...(m.ran ? [] : [make("span", ": its lists, as they stand" + (picture.circle.length ? "; red: ranks wait in a circle" : ""))]));
         legend(m);
         figures(m);
-        lastShown = m;
     }
     fit();
     tourCheck();
@@ -834,10 +833,15 @@ async function drawBeside() {
     const other = state.versus;
     $("other").hidden = other === "";
     if (other === "") { beside.model = null; return fit(); }
-    const sizes = state.text !== "" && lastShown ? { ...state, text: "", ranks: lastShown.ranks, microbatches: lastShown.microbatches } : { ...state, text: "" };
+    const sizes = state.text !== "" && picture.model ? { ...state, text: "", ranks: picture.model.ranks, microbatches: picture.model.microbatches } : { ...state, text: "" };
     const { words, files } = wordsOf(other, sizes), result = await besides.run(["show", ...words], files);
     if (!result) return;
-    if (result.code !== 0) { beside.model = null; $("name-b").replaceChildren(other + ": ", make("span", result.problem.replace(/^dualpipe \w+: /, ""))); return beside.canvas.parentElement.classList.add("empty"); }
+    beside.frame.hidden = result.code !== 0;
+    if (result.code !== 0) {
+        beside.model = null;
+        $("name-b").replaceChildren(other + ": ", make("span", result.problem.replace(/^dualpipe \w+: /, "")));
+        return fit();
+    }
     const m = new Model(result.shown), idle = m.idle.reduce((a, b) => a + b, 0) / m.ranks;
     beside.show(m);
     $("name-b").replaceChildren(titleOf(m), make("span", `: step ${figure(m.step)}, idle ${percent(idle / m.step)}, holds ${figure(Math.max(...m.peaks))}`));
@@ -865,7 +869,7 @@ function progress(what, seconds) {
 /* ---- all methods ---- */
 let compared = "";
 async function compare() {
-    const files = {}, m = state.text !== "" && lastShown ? lastShown : state, chunks = [...new Set([2, 4, ...(state.chunks ? [Number(state.chunks)] : [])])].sort((a, b) => a - b);
+    const files = {}, m = state.text !== "" && picture.model ? picture.model : state, chunks = [...new Set([2, 4, ...(state.chunks ? [Number(state.chunks)] : [])])].sort((a, b) => a - b);
     const wordsWith = (more) => ["compare", "--ranks", String(m.ranks), "--microbatches", String(m.microbatches), "--chunks", chunks.join(","), "--format", "json", ...runWords(files, { ...state, more }),
         ...(state.overlap === "none" ? ["--overlap", "none"] : []), ...(state.cap !== "" ? ["--memory-cap", String(state.cap)] : [])];
     const words = wordsWith(state.more);
@@ -1022,7 +1026,7 @@ async function take(file) {
 }
 /* The schedule that is shown, in a format; null where that says no. */
 async function written(format) {
-    const planned = state.overlap === "planned" ? lastShown?.tsv : undefined; // another plan may be another schedule
+    const planned = state.overlap === "planned" ? picture.model?.tsv : undefined; // another plan may be another schedule
     const { words, files } = wordsOf(state.text === "" && !planned ? state.method : null, planned ? { ...state, overlap: "canonical", text: planned } : state), simulates = format === "trace";
     const kept = simulates ? words : withoutOptions(words, ["--rank-scale"]);
     const result = await asking.run([simulates ? "simulate" : "schedule", ...kept, "--format", format], files);
@@ -1049,7 +1053,7 @@ async function save(kind) {
 }
 async function search() {
     const files = {}, watch = progress("searching", state.seconds);
-    const m = state.text !== "" && lastShown ? lastShown : state;
+    const m = state.text !== "" && picture.model ? picture.model : state;
     const words = ["search", "--ranks", String(m.ranks), "--microbatches", String(m.microbatches), "--seconds", String(state.seconds), "--output", "found.tsv", ...runWords(files), ...(state.cap !== "" ? ["--memory-cap", String(state.cap)] : [])];
     $("search").disabled = true;
     $("stop").disabled = false;
