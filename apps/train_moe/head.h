@@ -122,8 +122,8 @@ static double head(const void *params, double eps, const void *x, const uint8_t 
     normalise(x, eps, saved.unit, saved.rstd, T, d);
     apply_gain(saved.unit, gain, n, T, d);
     if (tied)
-        cpu_transpose(W, VOCAB, d, turned);
-    cpu_multiply(T, VOCAB, d, n, d, 1, tied ? turned : W, VOCAB, false, saved.dlogits, VOCAB);
+        cpu_transpose(W, d, VOCAB, d, turned);
+    cpu_multiply((product_t){d, d, 1, VOCAB, VOCAB, 1, false}, T, VOCAB, n, tied ? turned : W, saved.dlogits);
     if (output != NULL)
         memcpy(output, saved.dlogits, T * VOCAB * sizeof(real_t));
     return target != NULL ? cross_entropies(saved.dlogits, target, T) : 0;
@@ -158,8 +158,8 @@ static void head_backward_input(const void *params, double scale, void *memory, 
 
     scale_all(saved.dlogits, (real_t)(scale / (double)T), T * VOCAB);
     if (!tied)
-        cpu_transpose(W, d, VOCAB, turned);
-    cpu_multiply(T, d, VOCAB, saved.dlogits, VOCAB, 1, tied ? W : turned, d, false, saved.dn, d);
+        cpu_transpose(W, VOCAB, d, VOCAB, turned);
+    cpu_multiply((product_t){VOCAB, VOCAB, 1, d, d, 1, false}, T, d, saved.dlogits, tied ? W : turned, saved.dn);
     apply_gain(saved.dn, gain, g, T, d);
     normalise_backward(g, saved.unit, saved.rstd, dx, T, d);
 }
@@ -182,9 +182,9 @@ static void head_backward_weight(const void *params, void *grads, void *memory, 
     gain_backward(dgain, saved.dn, saved.unit, T, d);
     apply_gain(saved.unit, params, n, T, d);
     if (tied)
-        cpu_multiply(VOCAB, d, T, saved.dlogits, 1, VOCAB, n, d, true, dW, d);
+        cpu_multiply((product_t){T, 1, VOCAB, d, d, 1, true}, VOCAB, d, saved.dlogits, n, dW);
     else
-        cpu_multiply(d, VOCAB, T, n, 1, d, saved.dlogits, VOCAB, true, dW, VOCAB);
+        cpu_multiply((product_t){T, 1, d, VOCAB, VOCAB, 1, true}, d, VOCAB, n, saved.dlogits, dW);
 }
 
 /* ---- optimizer ---- */
