@@ -216,6 +216,7 @@ static dp_status_t attention_open(block_t *b)
         .apart = b->apart,
         .cache_slots = b->cache_slots,
         .cache_tokens = b->cache_slots > 0 ? b->layer.sequence : 0,
+        .settings = b->lab->t->settings[0] != '\0' ? b->lab->t->settings : NULL,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &attention);
@@ -972,12 +973,14 @@ static void memory_is_linear_in_the_sequence(conform_t *t)
 static const conform_case_t cases[] = {
     KERNEL_CASES,
     {CONFORM_CASE(
-        outputs_see_the_past_and_themselves, 0,
-        "A token's output depends on the tokens of its sequence up to itself, itself included, and on no other: "
-        "others may change without a bit of it changing.")},
+         outputs_see_the_past_and_themselves, 0,
+         "A token's output depends on the tokens of its sequence up to itself, itself included, and on no other: "
+         "others may change without a bit of it changing."),
+     .flags = CONFORM_FORMULA},
     {CONFORM_CASE(gradients_reach_the_past_and_themselves, 0,
                   "The gradient of a token's output reaches the tokens of its sequence up to itself, and is exactly 0 "
-                  "elsewhere.")},
+                  "elsewhere."),
+     .flags = CONFORM_FORMULA},
     {CONFORM_CASE(documents_are_as_if_alone, 0,
                   "Packed documents give the outputs and gradients that each gives as its own micro-batch.")},
     {CONFORM_CASE(large_logits_do_not_overflow, 0, "Logits of some thousand give finite outputs and gradients.")},
@@ -1074,28 +1077,28 @@ static const conform_case_t latent_cases[] = {
     {CONFORM_CASE(latent_is_taken_or_refused, 0,
                   "kv_rank > 0 is taken as the following cases say, or DP_ERR_UNSUPPORTED.")},
     {LATENT_CASE(params_are_those_of_the_header)},
-    {LATENT_CASE(outputs_f64)},
-    {LATENT_CASE(outputs_f32)},
-    {LATENT_CASE(outputs_bf16)},
-    {LATENT_CASE(gradients_f64)},
-    {LATENT_CASE(gradients_f32)},
-    {LATENT_CASE(gradients_bf16)},
+    {LATENT_CASE(outputs_f64), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(outputs_f32), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(outputs_bf16), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(gradients_f64), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(gradients_f32), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(gradients_bf16), .flags = CONFORM_FORMULA},
     {LATENT_CASE(gradients_are_those_of_its_own_loss)},
-    {LATENT_CASE(weight_gradients_may_come_late)},
-    {LATENT_CASE(microbatches_in_flight_do_not_meet)},
-    {LATENT_CASE(instances_do_not_meet)},
+    {LATENT_CASE(weight_gradients_may_come_late), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(microbatches_in_flight_do_not_meet), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(instances_do_not_meet), .flags = CONFORM_FORMULA},
     {LATENT_CASE(recomputation_changes_no_bit)},
-    {LATENT_CASE(microbatches_may_be_shorter)},
+    {LATENT_CASE(microbatches_may_be_shorter), .flags = CONFORM_FORMULA},
     {LATENT_CASE(documents_are_as_if_alone)},
-    {LATENT_CASE(first_stage_needs_no_dx)},
+    {LATENT_CASE(first_stage_needs_no_dx), .flags = CONFORM_FORMULA},
     {LATENT_CASE(same_input_same_bits)},
-    {LATENT_CASE(calls_are_enqueued)},
-    {LATENT_CASE(structs_may_grow)},
+    {LATENT_CASE(calls_are_enqueued), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(structs_may_grow), .flags = CONFORM_FORMULA},
     {LATENT_CASE(wrong_settings_are_refused)},
     {LATENT_CASE(memory_that_runs_out_leaves_nothing)},
     {LATENT_CASE(nothing_is_left_behind)},
-    {LATENT_CASE(outputs_see_the_past_and_themselves)},
-    {LATENT_CASE(gradients_reach_the_past_and_themselves)},
+    {LATENT_CASE(outputs_see_the_past_and_themselves), .flags = CONFORM_FORMULA},
+    {LATENT_CASE(gradients_reach_the_past_and_themselves), .flags = CONFORM_FORMULA},
     {LATENT_CASE(large_logits_do_not_overflow)},
     {LATENT_CASE(calls_may_be_made_in_halves)},
     {LATENT_CASE(requests_go_on_from_step_to_step)},
@@ -1105,10 +1108,18 @@ static const conform_case_t latent_cases[] = {
 };
 static const conform_case_t *const more[] = {latent_cases, NULL};
 
+static bool has_own_formula(const void *table)
+{
+    const dp_attention_vt_t *vt = table;
+
+    return (vt->caps & DP_ATTENTION_CAP_OWN_FORMULA) != 0;
+}
+
 const conform_suite_t conform_attention = {.name = "attention",
                                            .interface = DP_IFACE_ATTENTION,
                                            .plugin = "attention_cpu",
                                            .table_bytes = DP_ATTENTION_VT_MIN,
                                            .needs = CONFORM_NEEDS_DEVICE,
                                            .cases = cases,
-                                           .more = more};
+                                           .more = more,
+                                           .own_formula = has_own_formula};

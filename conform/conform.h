@@ -38,6 +38,7 @@ typedef struct conform {
     double hang_seconds; /* the job's own limit of a wait: that of the case, or longer */
     /* of what is on trial, where a suite has several; a case sets it */
     int variety;
+    const char *settings; /* of kernels; "": none */
 } conform_t;
 
 typedef struct conform_case {
@@ -57,7 +58,9 @@ enum {
     CONFORM_ALL_SIZES = 1u << 1,    /* with 1, 2, ... `ranks` ranks */
     CONFORM_ONLY_THREADS = 1u << 2, /* never as processes */
     /* a rank never opens: what a launcher makes of that is no matter of the plugin's */
-    CONFORM_ABSENT = 1u << 3
+    CONFORM_ABSENT = 1u << 3,
+    /* compares with the formula of the header: left out where settings select another one */
+    CONFORM_FORMULA = 1u << 4
 };
 
 /* In a table of cases: {CONFORM_CASE(function, 2, "What is demanded.")}, {CONFORM_CASE(...), .flags
@@ -75,6 +78,8 @@ typedef struct conform_suite {
     uint32_t needs;                    /* CONFORM_NEEDS_ */
     const conform_case_t *cases;       /* ends with name NULL */
     const conform_case_t *const *more; /* further tables of cases, ends with NULL; or NULL */
+    /* NULL, or whether settings may select another formula */
+    bool (*own_formula)(const void *table);
 } conform_suite_t;
 
 /* Case i of a suite, from 0; NULL behind the last. */
@@ -155,7 +160,7 @@ bool conform_raised(const conform_t *t, int flag);
 
 /* job.c */
 typedef struct conform_settings { /* of a trial; what a rank that a launcher started has to know */
-    char interface[64], test[128], plugin[1024], device[1024], comm[1024];
+    char interface[64], test[128], plugin[1024], device[1024], comm[1024], settings[256];
     int32_t ranks, mode;
     double hang_seconds;
 } conform_settings_t;

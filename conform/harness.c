@@ -284,8 +284,8 @@ static dp_status_t probe_all(const conform_suite_t *suite, const dp_conform_opti
 
 /* ---- the ranks of a case ---- */
 
-static void run_body(const conform_case_t *test, conform_job_t *job, const tables_t *tables, int32_t rank,
-                     dp_group_t *group)
+static void run_body(const conform_suite_t *suite, const conform_case_t *test, conform_job_t *job,
+                     const tables_t *tables, int32_t rank, dp_group_t *group)
 {
     const conform_settings_t *settings = conform_job_settings(job);
     conform_t t = {
@@ -299,6 +299,7 @@ static void run_body(const conform_case_t *test, conform_job_t *job, const table
         .device = tables->device,
         .comm = tables->comm,
         .hang_seconds = settings->hang_seconds,
+        .settings = settings->settings,
     };
 
     t.host = conform_host_create(dp_group_host(group));
@@ -306,7 +307,11 @@ static void run_body(const conform_case_t *test, conform_job_t *job, const table
         conform_job_verdict(job, 0, "no memory for a host");
         return;
     }
-    test->run(&t);
+    if ((test->flags & CONFORM_FORMULA) != 0 && settings->settings[0] != '\0' && suite->own_formula != NULL &&
+        suite->own_formula(tables->table))
+        conform_skip(&t, "settings may select another formula");
+    else
+        test->run(&t);
     /* what it opened is still there and uses the group; nobody waits for it any longer */
     if (conform_failed(&t)) {
         dp_group_abort(group, DP_ERR_INTERRUPTED, "the case has failed");
@@ -328,7 +333,7 @@ static void *rank_main(void *arg)
 {
     rank_thread_t *r = arg;
 
-    run_body(r->trial->test, r->trial->job, r->tables, r->rank, r->group);
+    run_body(r->trial->suite, r->trial->test, r->trial->job, r->tables, r->rank, r->group);
     return NULL;
 }
 
@@ -346,7 +351,7 @@ static void run_threads(const trial_t *trial)
         return;
     }
     if (trial->test->ranks == 0) {
-        run_body(trial->test, trial->job, &tables, 0, groups[0]);
+        run_body(trial->suite, trial->test, trial->job, &tables, 0, groups[0]);
         return;
     }
     for (int32_t i = 0; i < n; i++) {
@@ -379,7 +384,7 @@ static void join_and_run(const conform_suite_t *suite, const conform_case_t *tes
     tables_t tables;
 
     if (load_tables(suite, given, settings, &tables) && dp_group_join(&options, &group) == DP_OK)
-        run_body(test, job, &tables, rank, group);
+        run_body(suite, test, job, &tables, rank, group);
     else
         conform_job_verdict(job, 0, dp_last_error());
 }
@@ -709,6 +714,9 @@ dp_status_t conform_run(const conform_suite_t *suite, const dp_conform_options_t
     snprintf(settings->plugin, sizeof(settings->plugin), "%s", or_else(options->plugin, suite->plugin));
     snprintf(settings->device, sizeof(settings->device), "%s", or_else(options->device, "device_cpu"));
     snprintf(settings->comm, sizeof(settings->comm), "%s", or_else(options->comm, "comm_shm"));
+    if (options->settings != NULL && strlen(options->settings) >= sizeof(settings->settings))
+        return dp_fail(DP_ERR_INVALID, "settings of more than %zu bytes", sizeof(settings->settings) - 1);
+    snprintf(settings->settings, sizeof(settings->settings), "%s", or_else(options->settings, ""));
     if (options->launch != NULL && options->table != NULL)
         return dp_fail(DP_ERR_INVALID, "ranks that a launcher starts cannot be given a table: name a plugin");
     status = probe_all(suite, options, settings);

@@ -268,49 +268,53 @@ void conform_kernel_nothing_is_left_behind(conform_t *t);
     {                                                                                                                  \
         .name = #function, .sentence = (text), .run = conform_kernel_##function                                        \
     }
+#define KERNEL_FORMULA(function, text)                                                                                 \
+    {                                                                                                                  \
+        .name = #function, .sentence = (text), .run = conform_kernel_##function, .flags = CONFORM_FORMULA              \
+    }
 #define KERNEL_CASES                                                                                                   \
     KERNEL_CASE(params_are_those_of_the_header,                                                                        \
                 "The parameters are those of the header: names, order, sizes, kinds, first values, and "               \
                 "which are sharded."),                                                                                 \
-        KERNEL_CASE(outputs_f64, "Outputs in f64 are those of the formula, to 1e-11 of the largest."),                 \
-        KERNEL_CASE(outputs_f32, "Outputs in f32 are those of the formula, to 2e-5 of the largest."),                  \
-        KERNEL_CASE(outputs_bf16, "Outputs in bf16 are those of the formula, to 1/32 of the largest."),                \
-        KERNEL_CASE(gradients_f64,                                                                                     \
-                    "dx and the gradient of every parameter in f64 are those of differences of the formula, "          \
-                    "to 1e-7; they are added to what stood there, over several micro-batches."),                       \
-        KERNEL_CASE(gradients_f32, "As gradients_f64, in f32 to 2e-4."),                                               \
-        KERNEL_CASE(gradients_bf16, "As gradients_f64, in bf16 to 1/16; gradients of parameters are f32."),            \
+        KERNEL_FORMULA(outputs_f64, "Outputs in f64 are those of the formula, to 1e-11 of the largest."),              \
+        KERNEL_FORMULA(outputs_f32, "Outputs in f32 are those of the formula, to 2e-5 of the largest."),               \
+        KERNEL_FORMULA(outputs_bf16, "Outputs in bf16 are those of the formula, to 1/32 of the largest."),             \
+        KERNEL_FORMULA(gradients_f64,                                                                                  \
+                       "dx and the gradient of every parameter in f64 are those of differences of the formula, "       \
+                       "to 1e-7; they are added to what stood there, over several micro-batches."),                    \
+        KERNEL_FORMULA(gradients_f32, "As gradients_f64, in f32 to 2e-4."),                                            \
+        KERNEL_FORMULA(gradients_bf16, "As gradients_f64, in bf16 to 1/16; gradients of parameters are f32."),         \
         KERNEL_CASE(gradients_are_those_of_its_own_loss,                                                               \
                     "Gradients in f64 are those of differences of the plugin's own outputs."),                         \
-        KERNEL_CASE(weight_gradients_may_come_late,                                                                    \
-                    "backward_weight may come long after, in any order of micro-batches, when x, y, dy, dx, "          \
-                    "work and scratch are gone."),                                                                     \
-        KERNEL_CASE(microbatches_in_flight_do_not_meet,                                                                \
-                    "Calls of several micro-batches may interleave: what is kept between calls is in saved "           \
-                    "and work alone."),                                                                                \
-        KERNEL_CASE(instances_do_not_meet,                                                                             \
-                    "Two instances of different layers work side by side, and one goes on when the other is "          \
-                    "closed."),                                                                                        \
+        KERNEL_FORMULA(weight_gradients_may_come_late,                                                                 \
+                       "backward_weight may come long after, in any order of micro-batches, when x, y, dy, dx, "       \
+                       "work and scratch are gone."),                                                                  \
+        KERNEL_FORMULA(microbatches_in_flight_do_not_meet,                                                             \
+                       "Calls of several micro-batches may interleave: what is kept between calls is in saved "        \
+                       "and work alone."),                                                                             \
+        KERNEL_FORMULA(instances_do_not_meet,                                                                          \
+                       "Two instances of different layers work side by side, and one goes on when the other is "       \
+                       "closed."),                                                                                     \
         KERNEL_CASE(recomputation_changes_no_bit,                                                                      \
                     "Every level of recompute gives the outputs and gradients of none to the last bit, "               \
                     "keeps no more than the level before it, and needs nothing of forward's backward buffer."),        \
-        KERNEL_CASE(microbatches_may_be_shorter,                                                                       \
-                    "With variable_tokens micro-batches may have fewer tokens than the shape says, with "              \
-                    "documents, documents: outputs and gradients are those of the formula, and "                       \
-                    "nothing behind the last token is read or written."),                                              \
-        KERNEL_CASE(first_stage_needs_no_dx, "dx may be NULL; the parameters' gradients are the same."),               \
+        KERNEL_FORMULA(microbatches_may_be_shorter,                                                                    \
+                       "With variable_tokens micro-batches may have fewer tokens than the shape says, with "           \
+                       "documents, documents: outputs and gradients are those of the formula, and "                    \
+                       "nothing behind the last token is read or written."),                                           \
+        KERNEL_FORMULA(first_stage_needs_no_dx, "dx may be NULL; the parameters' gradients are the same."),            \
         KERNEL_CASE(same_input_same_bits,                                                                              \
                     "The same input gives the same bits, in another instance and in memory elsewhere. "                \
                     "(Attention: where it opens with `deterministic`.)"),                                              \
-        KERNEL_CASE(calls_are_enqueued,                                                                                \
-                    "Calls put their work on the stream and return: they do not wait for what is on it, nor "          \
-                    "look at memory before their turn."),                                                              \
+        KERNEL_FORMULA(calls_are_enqueued,                                                                             \
+                       "Calls put their work on the stream and return: they do not wait for what is on it, nor "       \
+                       "look at memory before their turn."),                                                           \
         KERNEL_CASE(pointers_that_are_missing_are_named,                                                               \
                     "A call without a pointer that it needs is refused with DP_ERR_INVALID and names it; "             \
                     "nothing is put on the stream."),                                                                  \
-        KERNEL_CASE(structs_may_grow,                                                                                  \
-                    "Configs, shapes and ios of a later version, which are longer, and the shortest of "               \
-                    "this ABI work alike."),                                                                           \
+        KERNEL_FORMULA(structs_may_grow,                                                                               \
+                       "Configs, shapes and ios of a later version, which are longer, and the shortest of "            \
+                       "this ABI work alike."),                                                                        \
         KERNEL_CASE(what_is_not_known_is_refused,                                                                      \
                     "A byte that is set behind what a config, shape or io of this version has is "                     \
                     "DP_ERR_UNSUPPORTED with a sentence, never dropped."),                                             \

@@ -162,6 +162,8 @@ static bool parse(int argc, char **argv, request_t *r)
             r->options.comm = value;
         else if (strcmp(name, "--launch") == 0)
             r->options.launch = value;
+        else if (strcmp(name, "--settings") == 0)
+            r->options.settings = value;
         else if (strcmp(name, "--rank-of") == 0)
             r->rank_of = value;
         else if (strcmp(name, "--mode") != 0)

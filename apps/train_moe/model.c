@@ -51,6 +51,7 @@ static dp_status_t open_block(model_t *model)
         .rope_dim = (uint32_t)o->rope_dim,
         .recompute = o->recompute,
         .apart = strcmp(o->segments, "whole") != 0,
+        .settings = *o->attention_settings != '\0' ? o->attention_settings : NULL,
     };
     const dp_moe_config_t moe = {
         .struct_size = sizeof(moe),

@@ -145,6 +145,8 @@ static const option_row_t rows[] = {
          "transport plugin, by name or path; NEAR+FAR: within hosts and between them; default: auto, what fits the job"},
     {TEXT("attention", attention, "NAME", ""),
      .help = "attention plugin; default: that of the device; cudnn may be faster on GPUs for bf16"},
+    {TEXT("attention-settings", attention_settings, "TEXT", ""),
+     .help = "settings of the attention plugin, in its own words: window=128"},
     {TEXT("moe", moe, "NAME", ""), .help = "MoE plugin; default: that of the device"},
     {TEXT("ep-plugin", ep_plugin, "NAME", ""),
      .help = "does dispatch and combine, for example exchange; default: the MoE plugin's own exchanges"},
@@ -252,12 +254,35 @@ static bool is_local(const char *name)
 /* Another value makes another run: other parameters, other data, or another function of them. */
 static bool makes_run(const char *name)
 {
-    static const char *const names[] = {
-        "layers",         "hidden",        "heads",          "kv-heads", "head-dim",  "attention-kind",
-        "q-rank",         "kv-rank",       "rope-dim",       "experts",  "top-k",     "route-groups",
-        "route-limit",    "expert-hidden", "shared-experts", "gate",     "aux-alpha", "dtype",
-        "tie-embeddings", "seq",           "batch",          "varlen",   "documents", "microbatches",
-        "accumulate",     "seed",          "steps",          "data"};
+    static const char *const names[] = {"layers",
+                                        "hidden",
+                                        "heads",
+                                        "kv-heads",
+                                        "head-dim",
+                                        "attention-kind",
+                                        "attention-settings",
+                                        "q-rank",
+                                        "kv-rank",
+                                        "rope-dim",
+                                        "experts",
+                                        "top-k",
+                                        "route-groups",
+                                        "route-limit",
+                                        "expert-hidden",
+                                        "shared-experts",
+                                        "gate",
+                                        "aux-alpha",
+                                        "dtype",
+                                        "tie-embeddings",
+                                        "seq",
+                                        "batch",
+                                        "varlen",
+                                        "documents",
+                                        "microbatches",
+                                        "accumulate",
+                                        "seed",
+                                        "steps",
+                                        "data"};
 
     return is_one_of(name, names, sizeof(names) / sizeof(names[0]));
 }

@@ -33,7 +33,8 @@ typedef struct options {
     int64_t pp, ep, dp, chunks, microbatch_group, slots, threads, deterministic;
     int64_t eplb, replicas, eplb_search, zero, check_bits, buddy;
     double eplb_threshold, eplb_bound, skew;
-    const char *schedule, *overlap, *partition, *comm_sms_text, *comm, *device, *attention, *moe, *ep_plugin;
+    const char *schedule, *overlap, *partition, *comm_sms_text, *comm, *device, *attention, *attention_settings, *moe,
+        *ep_plugin;
     /* output */
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;

@@ -39,12 +39,18 @@ enum {
     ATTN_TAKES_LATENT = 2,
     ATTN_TAKES_DOCUMENTS = 4,
     ATTN_TAKES_APART = 8,
-    ATTN_TAKES_CACHE = 16
+    ATTN_TAKES_CACHE = 16,
+    ATTN_TAKES_SETTINGS = 32 /* which the plugin reads itself */
 };
 
 /* config.c: refuses what cannot be, with the reason; asks no device. */
 dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,
                            const dp_attention_config_t *config, attn_dims_t *dims_out);
+/* The settings of a configuration that attn_dims_init has taken; "": none. */
+static inline const char *attn_settings(const dp_attention_config_t *config)
+{
+    return DP_HAS(config, dp_attention_config_t, settings) ? config->settings : "";
+}
 /* For memory of a call that outgrows an address space. */
 dp_status_t attn_too_large(const dp_host_t *host, const char *plugin, const attn_dims_t *dims);
 

@@ -208,6 +208,9 @@ dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned t
     if (status >= 0 && (c->apart > 1 || (c->apart != 0 && (takes & ATTN_TAKES_APART) == 0)))
         status = DP_FAIL(host, c->apart > 1 ? DP_ERR_INVALID : DP_ERR_UNSUPPORTED, "%s: apart is %u: %s", plugin,
                          c->apart, c->apart > 1 ? "must be 0 or 1" : "its calls have no halves: give 0");
+    if (status >= 0 && *attn_settings(c) != '\0' && (takes & ATTN_TAKES_SETTINGS) == 0)
+        status = DP_FAIL(host, DP_ERR_INVALID, "%s: settings are \"%s\", and it has none: leave them out", plugin,
+                         c->settings);
     if (status >= 0 && c->documents != 0 && (takes & ATTN_TAKES_DOCUMENTS) == 0)
         status = DP_FAIL(host, DP_ERR_UNSUPPORTED,
                          "%s does not keep packed documents apart: use attention_cpu or attention_cuda", plugin);

@@ -1,175 +1,36 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: instances,
- * and calls that put the passes on a stream. */
-#include "../cpu/blas.h"
-#include "internal.h"
-#include "plugins/common/check.h"
+ * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: the block
+ * that plugins on the host share, around attention by tiles. */
+#include "plugins/common/layout.h"
+#include "tiles.h"
 
-#include <string.h>
-
-static dp_status_t open_instance(const dp_host_t *host, const dp_attention_config_t *config,
-                                 dp_attention_t **attention_out)
+static dp_status_t open_tiles(dp_attention_t *a, const char *settings)
 {
-    dp_attention_t *a = host->allocate(host, sizeof(*a), ALIGN_BYTES);
-    dp_status_t status;
+    layout_t l = {.alignment = ATTN_ALIGN_BYTES};
+    tiles_t *t = a->core = a->host->allocate(a->host, sizeof(*t), ATTN_ALIGN_BYTES);
 
-    if (a == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "attention_cpu: no memory for an instance");
-    *a = (dp_attention_t){.host = host};
-    status = attn_configure(a, config);
-    if (status < 0)
-        goto release_instance;
-    a->rope = host->allocate(host, a->rope_bytes, ALIGN_BYTES);
-    if (a->rope == NULL) {
-        status = DP_FAIL(host, DP_ERR_NOMEM, "attention_cpu: no memory for the rotations of %zu positions (%zu bytes)",
-                         a->sequence, a->rope_bytes);
-        goto release_instance;
-    }
-    a->passes->fill_rope(a);
-    cpu_blas_set_threads(host);
-    *attention_out = a;
-    return DP_OK;
-
-release_instance:
-    host->release(host, a);
-    return status;
+    (void)settings; /* it has none */
+    if (t == NULL)
+        return DP_FAIL(a->host, DP_ERR_NOMEM, "attention_cpu: no memory for an instance");
+    t->tile = layout_take(&l, QUERY_BLOCK, KEY_BLOCK, a->element_bytes);
+    t->dtile = layout_take(&l, QUERY_BLOCK, KEY_BLOCK, a->element_bytes);
+    t->dq = layout_take(&l, a->sequence, a->group * a->head_dim, a->element_bytes);
+    t->dk = layout_take(&l, KEY_BLOCK, a->key_dim, a->element_bytes);
+    t->dv = layout_take(&l, KEY_BLOCK, a->value_dim, a->element_bytes);
+    t->dk_rope = layout_take(&l, a->kv_rank > 0 ? a->sequence : 0, a->rope_dim, a->element_bytes);
+    t->absorbed = layout_take(&l, a->n.cache_slots > 0 ? 2 * a->sequence : 0, a->kv_rank, a->element_bytes);
+    a->core_scratch_bytes = l.bytes;
+    return l.overflow ? attn_too_large(a->host, "attention_cpu", &a->n) : DP_OK;
 }
 
-static void close_instance(dp_attention_t *a)
-{
-    const dp_host_t *host;
-
-    if (a == NULL)
-        return;
-    host = a->host;
-    host->release(host, a->rope);
-    host->release(host, a);
-}
-
-static dp_status_t get_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_out)
-{
-    const dp_block_sizes_t sizes = {
-        .struct_size = sizeof(sizes),
-        .saved_bytes = a->saved.bytes,
-        .backward_buffer_bytes = a->saved.backward_buffer_bytes,
-        .recomputes = a->recompute >= DP_RECOMPUTE_FULL || (a->recompute >= DP_RECOMPUTE_CHEAP && a->kv_rank > 0),
-        .scratch_bytes = a->scratch.bytes,
-        .param_count = a->n.params.count,
-        .nparams = a->n.params.number,
-        .apart = a->apart,
-        .cache_bytes = a->cache.bytes,
-    };
-
-    return answer_sizes(a->host, PLUGIN, &sizes, sizes_out);
-}
-
-static dp_status_t get_params(const dp_attention_t *a, dp_param_t *params_out)
-{
-    attn_list_params(&a->n, params_out);
-    return DP_OK;
-}
-
-/* What a stream carries to a pass. */
-typedef struct launch_arg {
-    const dp_attention_t *attention;
-    dp_io_t io;
-} launch_arg_t;
-_Static_assert(sizeof(launch_arg_t) <= DP_LAUNCH_ARG_MAX, "a call must fit into launch()'s argument");
-
-/* The instance as one for micro-batches of as many tokens: its layout is that of the longest. */
-static dp_attention_t of_length(const launch_arg_t *l)
-{
-    dp_attention_t a = *l->attention;
-
-    a.tokens = l->io.tokens;
-    return a;
-}
-
-/* A whole pass, or a half of it. */
-#define RUN_PASS(name, first, second)                                                                                  \
-    static dp_status_t name(void *arg)                                                                                 \
-    {                                                                                                                  \
-        const launch_arg_t *l = arg;                                                                                   \
-        const dp_attention_t a = of_length(l);                                                                         \
-        const dp_status_t status = a.passes->first(&a, &l->io);                                                        \
-                                                                                                                       \
-        return status < 0 ? status : a.passes->second(&a, &l->io);                                                     \
-    }
-#define RUN_HALF(name, half)                                                                                           \
-    static dp_status_t name(void *arg)                                                                                 \
-    {                                                                                                                  \
-        const launch_arg_t *l = arg;                                                                                   \
-        const dp_attention_t a = of_length(l);                                                                         \
-                                                                                                                       \
-        return a.passes->half(&a, &l->io);                                                                             \
-    }
-RUN_PASS(run_forward, project, attend)
-RUN_HALF(run_project, project)
-RUN_HALF(run_attend, attend)
-RUN_PASS(run_backward_input, attend_backward_input, project_backward_input)
-RUN_HALF(run_attend_backward_input, attend_backward_input)
-RUN_HALF(run_project_backward_input, project_backward_input)
-RUN_PASS(run_backward_weight, attend_backward_weight, project_backward_weight)
-RUN_HALF(run_attend_backward_weight, attend_backward_weight)
-RUN_HALF(run_project_backward_weight, project_backward_weight)
-RUN_HALF(run_recompute, recompute)
-
-static dp_status_t enqueue_pass(const dp_attention_t *a, const char *name, dp_launch_fn run, unsigned needs,
-                                const dp_io_t *io, dp_stream_t *s)
-{
-    launch_arg_t arg = {.attention = a};
-    dp_status_t status = attn_check_io(a->host, PLUGIN, &a->n, TAKES, name, io, needs, &arg.io);
-
-    return status < 0 ? status : a->device_vt->launch(s, run, &arg, sizeof(arg));
-}
-
-#define ENQUEUE_PASS(pass, needs)                                                                                      \
-    static dp_status_t enqueue_##pass(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)                            \
-    {                                                                                                                  \
-        return enqueue_pass(a, #pass, run_##pass, needs, io, s);                                                       \
-    }
-ENQUEUE_PASS(forward, ATTN_FORWARD)
-ENQUEUE_PASS(project, ATTN_PROJECT)
-ENQUEUE_PASS(attend, ATTN_FORWARD)
-ENQUEUE_PASS(backward_input, ATTN_BACKWARD_INPUT)
-ENQUEUE_PASS(attend_backward_input, ATTN_BACKWARD_INPUT)
-ENQUEUE_PASS(project_backward_input, ATTN_PROJECT_BACKWARD_INPUT)
-ENQUEUE_PASS(backward_weight, ATTN_BACKWARD_WEIGHT)
-ENQUEUE_PASS(attend_backward_weight, ATTN_BACKWARD_WEIGHT)
-ENQUEUE_PASS(project_backward_weight, ATTN_BACKWARD_WEIGHT)
-ENQUEUE_PASS(recompute, ATTN_RECOMPUTE)
-
-static const dp_attention_vt_t attention_vt = {
-    .struct_size = sizeof(attention_vt),
-    .open = open_instance,
-    .close = close_instance,
-    .sizes = get_sizes,
-    .params = get_params,
-    .forward = enqueue_forward,
-    .backward_input = enqueue_backward_input,
-    .backward_weight = enqueue_backward_weight,
-    .recompute = enqueue_recompute,
-    .project = enqueue_project,
-    .attend = enqueue_attend,
-    .attend_backward_input = enqueue_attend_backward_input,
-    .project_backward_input = enqueue_project_backward_input,
-    .attend_backward_weight = enqueue_attend_backward_weight,
-    .project_backward_weight = enqueue_project_backward_weight,
+static const attn_core_t tiles_core = {
+    .plugin = "attention_cpu",
+    .takes = ATTN_TAKES_LATENT | ATTN_TAKES_DOCUMENTS | ATTN_TAKES_APART | ATTN_TAKES_CACHE,
+    .open = open_tiles,
+    .forward = {[DP_F32] = tiles_forward_f32, [DP_F64] = tiles_forward_f64},
+    .backward = {[DP_F32] = tiles_backward_f32, [DP_F64] = tiles_backward_f64},
 };
 
-static const void *attn_interface(const char *id)
-{
-    return strcmp(id, DP_IFACE_ATTENTION) == 0 ? &attention_vt : NULL;
-}
-
-static dp_status_t attn_init(const dp_host_t *host)
-{
-    return cpu_blas_choose(host, "attention_cpu");
-}
-
-DP_PLUGIN_DEFINE(attention_cpu) = {
-    DP_PLUGIN_HEAD,        .name = "attention_cpu",
-    .version = DP_VERSION, .summary = "causal attention, plain or latent, on host memory, matrices by CBLAS",
-    .init = attn_init,     .get_interface = attn_interface,
-};
+ATTN_BLOCK_PLUGIN(attention_cpu, tiles_core, 0, DP_VERSION,
+                  "causal attention, plain or latent, on host memory, matrices by CBLAS");

@@ -9,8 +9,7 @@
 #ifndef ATTENTION_CPU_HEADS_H
 #define ATTENTION_CPU_HEADS_H
 
-#include "gemm.h"
-#include "internal.h"
+#include "plugins/attention/cpu/gemm.h"
 #include "softmax.h"
 
 #include <string.h>

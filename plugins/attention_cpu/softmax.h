@@ -10,7 +10,8 @@
 #ifndef ATTENTION_CPU_SOFTMAX_H
 #define ATTENTION_CPU_SOFTMAX_H
 
-#include "../cpu/exp.h"
+#include "plugins/cpu/exp.h"
+#include "tiles.h"
 
 #include <stdbool.h>
 #include <stddef.h>

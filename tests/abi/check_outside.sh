@@ -91,6 +91,33 @@ done
 train all --device mine --comm mine --attention mine --moe mine
 close_enough "$work/losses_tree" "$work/losses_all" || complain "all templates together: other losses"
 
+# ---- a core ----
+
+cblas() { # LIBS|CFLAGS: what configure has found
+    sed -n "s/^CBLAS_$1 = //p" "$DP_TEST_BUILDDIR/Makefile"
+}
+cp -R "$doc/examples/plugin_core" "$work/core"
+[ "$(wc -l <"$work/core/attention_loops.c")" -le 150 ] || complain "plugin_core: a core takes more than 150 lines"
+if quietly "plugin_core: make" make -C "$work/core" TOP="$doc" CC="$CC" CFLAGS="$flags" CBLAS="$(cblas LIBS)" CBLAS_CFLAGS="$(cblas CFLAGS)"; then
+    quietly "plugin_core: make check" make -C "$work/core" TOP="$doc" CC="$CC" check || :
+    grep ' passed, ' "$work/log" || :
+    loops=$work/core/dp_attention_loops.so
+    # The order of sums is that of attention_cpu where BLAS adds products one by one, without rounding in between.
+    ordered=no
+    case "$(uname -m) $(cblas LIBS)" in x86_64*openblas*) grep -qw fma /proc/cpuinfo && ordered=yes ;; esac
+    [ $ordered = no ] || { OPENBLAS_CORETYPE=Haswell && export OPENBLAS_CORETYPE; }
+    train tiles --device cpu --comm shm --attention cpu --moe cpu
+    train loops --device cpu --comm shm --attention "$loops" --moe cpu
+    train window --device cpu --comm shm --attention "$loops" --attention-settings window=3 --moe cpu
+    unset OPENBLAS_CORETYPE
+    if [ $ordered = yes ]; then
+        cmp -s "$work/losses_tiles" "$work/losses_loops" || complain "plugin_core: other bits than attention_cpu"
+    else
+        close_enough "$work/losses_tiles" "$work/losses_loops" || complain "plugin_core: other losses than attention_cpu"
+    fi
+    ! cmp -s "$work/losses_loops" "$work/losses_window" || complain "plugin_core: a window changes nothing"
+fi
+
 # ---- the page ----
 
 # Its shell examples, one after the other, in an empty folder.

@@ -245,6 +245,7 @@ static const struct pin {
     MEMBER(dp_attention_config_t, apart),
     MEMBER(dp_attention_config_t, cache_slots),
     MEMBER(dp_attention_config_t, cache_tokens),
+    MEMBER(dp_attention_config_t, settings),
     TYPE(dp_attention_vt_t),
     MEMBER(dp_attention_vt_t, struct_size),
     MEMBER(dp_attention_vt_t, caps),

@@ -49,6 +49,11 @@ static const option_row_t plugin_options[] = {
      .kind = OPTION_FLAG,
      .words = "threads processes",
      .help = "threads or processes: one of the two only"},
+    {.name = "settings",
+     .value = "TEXT",
+     .kind = OPTION_FLAG,
+     .help =
+         "what an attention plugin is opened with. If it says that settings may select another formula, cases that compare with the contract's are left out"},
     {.name = "launch",
      .value = "COMMAND",
      .kind = OPTION_FLAG,

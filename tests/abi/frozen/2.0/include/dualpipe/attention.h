@@ -29,7 +29,9 @@
  * order: norm [d]; wq_down [d, q_rank], q_norm [q_rank], wq_up [q_rank, heads*head_dim], or if
  * q_rank is 0 wq [d, heads*head_dim]; wkv_down [d, kv_rank+rope_dim]; kv_norm [kv_rank]; wk_up
  * [kv_rank, heads*(head_dim-rope_dim)]; wv_up [kv_rank, heads*value_dim]; wo [heads*value_dim, d].
- * Sources: arXiv 2405.04434 section 2.1, 2412.19437 section 2.1.1. */
+ * Sources: arXiv 2405.04434 section 2.1, 2412.19437 section 2.1.1.
+ *
+ * Since 0.2: DP_ATTENTION_CAP_OWN_FORMULA, dp_attention_config_t.settings. */
 #ifndef DUALPIPE_ATTENTION_H
 #define DUALPIPE_ATTENTION_H
 
@@ -41,6 +43,12 @@ extern "C" {
 #endif
 
 typedef struct dp_attention dp_attention_t;
+
+/** dp_attention_vt_t.caps: with some of its settings the plugin computes another formula than the
+ *  one above: a window, a bias of positions, a cap of logits. With settings, the suite then leaves
+ *  out the cases that compare results with that formula. All others hold: gradients are those of
+ *  the plugin's loss, documents are apart, bits repeat. */
+enum { DP_ATTENTION_CAP_OWN_FORMULA = 1 };
 
 typedef struct dp_attention_config {
     uint32_t struct_size;
@@ -72,13 +80,18 @@ typedef struct dp_attention_config {
      * keeps none. A plugin that does not know the two says so by sizes.cache_bytes = 0. Both 0:
      * none. 64 bits: behind what was padding */
     uint64_t cache_slots, cache_tokens;
+    /* "window=128,alibi=1": what the plugin offers beside the formula above, in words that its
+     * documents say; NULL or "": nothing. The plugin refuses what it does not know, with
+     * DP_ERR_INVALID. Where they select another formula, DP_ATTENTION_CAP_OWN_FORMULA is set. All
+     * ranks of a job give the same */
+    const char *settings;
 } dp_attention_config_t;
 enum { DP_ATTENTION_CONFIG_MIN = DP_SIZE_TO(dp_attention_config_t, documents) };
 
 /* All functions are required but recompute and the halves. */
 typedef struct dp_attention_vt {
     uint32_t struct_size;
-    uint32_t caps; /* 0: there are none yet. What a plugin does not do it refuses at open */
+    uint32_t caps; /* DP_ATTENTION_CAP_*. What a plugin does not do it refuses at open */
     /** Checks the shape, prepares tables and plans; one instance serves all layers of one rank.
      *  *attention_out is set only on success. DP_ERR_INVALID: a size that cannot be, an eps or
      *  theta that is negative or not finite; DP_ERR_UNSUPPORTED: a dtype, size or device that this

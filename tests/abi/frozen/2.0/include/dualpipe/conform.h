@@ -14,7 +14,9 @@
  * A case is run by every rank of a small job, with the ranks as threads of one process or as
  * processes. Each case has its own processes and a deadline: a crash or a hang is the failure of
  * that case, and a plugin is loaded nowhere else. Times are multiplied by
- * DUALPIPE_TIMEOUT_SCALE. */
+ * DUALPIPE_TIMEOUT_SCALE.
+ *
+ * Since 0.2: dp_conform_options_t.settings. */
 #ifndef DUALPIPE_CONFORM_H
 #define DUALPIPE_CONFORM_H
 
@@ -57,6 +59,8 @@ typedef struct dp_conform_options {
      *  are as dp_group_environment does. All run on this host. Cases in which a rank is killed are
      *  left out: a launcher ends the whole job. NULL: they are forked */
     const char *launch;
+    /* dp_attention_config_t.settings of all that is opened; NULL: none. Other suites ignore it */
+    const char *settings;
 } dp_conform_options_t;
 enum { DP_CONFORM_OPTIONS_MIN = DP_SIZE_TO(dp_conform_options_t, launch) };
 
@@ -85,7 +89,8 @@ DP_API DP_CHECKED dp_status_t dp_conform_run(const char *interface_id, const dp_
  *
  *   --plugin NAME|PATH  the plugin on trial, instead of `plugin` --mode threads|processes one of
  *                       the two only
- *   --device NAME|PATH  --comm NAME|PATH  --launch COMMAND           see dp_conform_options_t
+ *   --device NAME|PATH  --comm NAME|PATH  --launch COMMAND  --settings TEXT
+ *                       see dp_conform_options_t
  *   --list              the cases and their sentences, and no trial CASE... these cases only
  * [main] [blocks]
  */

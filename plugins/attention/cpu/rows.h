@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * rows.h: RMSNorm and RoPE, both ways, on rows of tokens. */
-#ifndef ATTENTION_CPU_ROWS_H
-#define ATTENTION_CPU_ROWS_H
+#ifndef PLUGINS_ATTENTION_CPU_ROWS_H
+#define PLUGINS_ATTENTION_CPU_ROWS_H
 
-#include "../cpu/dot.h"
+#include "plugins/cpu/dot.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * passes.h: forward and both backwards. Compiled once per element type. */
-#include "cache.h"
+ * passes.h: forward and both backwards, around the core. Compiled once per element type. */
 #include "project.h"
 
 static void fill_rope(dp_attention_t *a)
@@ -36,80 +35,70 @@ static void rotate_all(const dp_attention_t *a, const dp_io_t *io, real_t sign)
     }
 }
 
-/* The view of the sequence of `length` tokens from t on, query head h and its key/value head. */
-static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t t, size_t length, size_t h)
+/* Document b: `count` tokens from t on. */
+static attn_tensors_t view_document(const dp_attention_t *a, const dp_io_t *io, size_t b, size_t t, size_t count)
 {
     const attn_saved_t *s = &a->saved;
-    const size_t kv = h / a->group;
 
-    return (head_view_t){
-        .q = saved_array(io, s->q) + t * a->q_width + h * a->head_dim,
-        .k = saved_array(io, s->k) + t * a->k_width + kv * a->key_dim,
-        .q_rope = a->kv_rank > 0 ? saved_array(io, s->q) + t * a->q_width + h * a->head_dim + a->key_dim : NULL,
+    return (attn_tensors_t){
+        .io = io,
+        .document = b,
+        .tokens = count,
+        .past = past_of(io, b),
+        .q = saved_array(io, s->q) + t * a->q_width,
+        .k = saved_array(io, s->k) + t * a->k_width,
+        .v = saved_array(io, s->v) + t * a->v_width,
+        .out = saved_array(io, s->heads_out) + t * a->o_width,
+        .row_max = saved_array(io, s->row_max) + t * a->heads,
+        .inv_sum = saved_array(io, s->inv_sum) + t * a->heads,
+        .dout = in_region(io->scratch, a->scratch.dheads) + t * a->o_width,
+        .delta = in_region(io->scratch, a->scratch.delta) + t * a->heads,
         .k_rope = a->kv_rank > 0 ? saved_array(io, s->kv_down) + t * a->down_width + a->kv_rank : NULL,
-        .v = saved_array(io, s->v) + t * a->v_width + kv * a->value_dim,
-        .out = saved_array(io, s->heads_out) + t * a->o_width + h * a->value_dim,
-        .row_max = saved_array(io, s->row_max) + t * a->heads + h,
-        .sum = saved_array(io, s->inv_sum) + t * a->heads + h,
-        .dout = in_region(io->scratch, a->scratch.dheads) + t * a->o_width + h * a->value_dim,
-        .delta = in_region(io->scratch, a->scratch.delta) + t * a->heads + h,
-        .length = length,
-        .q_stride = a->q_width,
-        .k_stride = a->k_width,
-        .v_stride = a->v_width,
-        .out_stride = a->o_width,
-        .key_dim = a->key_dim,
-        .value_dim = a->value_dim,
+        .scratch = in_region(io->scratch, a->scratch.core),
     };
 }
 
-/* Keys and values of a new request, or of none, are those that `project` has just made. */
-static dp_status_t attend_documents(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t each_document(const dp_attention_t *a, const dp_io_t *io, attn_core_fn core)
 {
-    for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++)
-        for (size_t h = 0; h < a->heads; h++) {
-            head_view_t view = view_head(a, io, t, count, h);
-            const dp_status_t status = a->host->aborted(a->host);
-
-            if (status < 0)
-                return status;
-            view.past = past_of(io, b);
-            if (view.past == 0)
-                attend_head(a, &view, in_region(io->scratch, a->scratch.tile));
-            else if (a->kv_rank == 0)
-                attend_cached_head(a, io, b, h, view);
-            else
-                attend_latents(a, io, b, h, view);
-        }
-    return DP_OK;
-}
-
-static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
-{
-    const head_gradients_t g = {
-        .tile = in_region(io->scratch, a->scratch.tile),
-        .dtile = in_region(io->scratch, a->scratch.dtile),
-        .dq = in_region(io->scratch, a->scratch.dq),
-        .dk = in_region(io->scratch, a->scratch.dk),
-        .dv = in_region(io->scratch, a->scratch.dv),
-        .dk_rope = in_region(io->scratch, a->scratch.dk_rope),
-    };
-
     for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++) {
-        if (a->kv_rank > 0)
-            memset(g.dk_rope, 0, count * a->rope_dim * sizeof(real_t));
-        for (size_t h = 0; h < a->heads; h += a->group) {
-            const dp_status_t status = a->host->aborted(a->host);
+        const attn_tensors_t document = view_document(a, io, b, t, count);
+        dp_status_t status = a->host->aborted(a->host);
 
-            if (status < 0)
-                return status;
-            backward_group(a, view_head(a, io, t, count, h), &g);
-        }
-        if (a->kv_rank > 0)
-            copy_rows(saved_array(io, a->saved.kv_down) + t * a->down_width + a->kv_rank, a->down_width, g.dk_rope,
-                      a->rope_dim, count, a->rope_dim);
+        if (status >= 0)
+            status = core(a, &document);
+        if (status < 0)
+            return status;
     }
     return DP_OK;
+}
+
+static dp_status_t attend_documents(const dp_attention_t *a, const dp_io_t *io)
+{
+    return each_document(a, io, a->vt->forward[a->n.dtype]);
+}
+
+/* What `project` has made of a document, behind what its slot holds. */
+static void store_document(const dp_attention_t *a, const dp_io_t *io, size_t document, size_t t, size_t count)
+{
+    const attn_saved_t *s = &a->saved;
+    const size_t past = past_of(io, document);
+    const real_t *latent, *down;
+    real_t *row;
+
+    if (a->kv_rank == 0) {
+        memcpy(cache_row(a, io, a->cache.k, document, past, a->k_width), saved_array(io, s->k) + t * a->k_width,
+               count * a->k_width * sizeof(real_t));
+        memcpy(cache_row(a, io, a->cache.v, document, past, a->v_width), saved_array(io, s->v) + t * a->v_width,
+               count * a->v_width * sizeof(real_t));
+        return;
+    }
+    latent = saved_array(io, s->kv_latent) + t * a->kv_rank;
+    down = saved_array(io, s->kv_down) + t * a->down_width;
+    row = cache_row(a, io, a->cache.k, document, past, a->down_width);
+    for (size_t i = 0; i < count; i++, latent += a->kv_rank, down += a->down_width, row += a->down_width) {
+        apply_gain(row, latent, (const real_t *)io->params + a->n.params.kv_norm, 1, a->kv_rank);
+        memcpy(row + a->kv_rank, down + a->kv_rank, a->rope_dim * sizeof(real_t));
+    }
 }
 
 static void project_qkv(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
@@ -185,7 +174,7 @@ static dp_status_t compute_attend_backward(const dp_attention_t *a, const dp_io_
          a->hidden, 0, dheads, a->o_width);
     dot_rows(in_region(io->scratch, a->scratch.delta), dheads, saved_array(io, s->heads_out), a->tokens * a->heads,
              a->value_dim);
-    return attend_backward(a, io);
+    return each_document(a, io, a->vt->backward[a->n.dtype]);
 }
 
 /* The gain's gradient needs dn even without dx. */

@@ -3,26 +3,14 @@
  * project.h: what makes queries, keys and values of the normalized rows n, and its gradients: a
  * product each, or by way of a latent, which is a product, a norm and another product. Compiled
  * once per element type. */
-#ifndef ATTENTION_CPU_PROJECT_H
-#define ATTENTION_CPU_PROJECT_H
+#ifndef PLUGINS_ATTENTION_CPU_PROJECT_H
+#define PLUGINS_ATTENTION_CPU_PROJECT_H
 
 #include "gemm.h"
-#include "internal.h"
-#include "plugins/common/layout.h"
+#include "memory.h"
 #include "rows.h"
 
 #include <string.h>
-
-static inline real_t *in_region(void *region, size_t offset_bytes)
-{
-    return (real_t *)((char *)region + offset_bytes);
-}
-
-/* An array of a micro-batch. */
-static inline real_t *saved_array(const dp_io_t *io, size_t at)
-{
-    return layout_find(io->saved, io->backward_buffer, at);
-}
 
 /* out = rows w; w [from, to]. */
 static void project_rows(const dp_attention_t *a, const real_t *rows, size_t from, const real_t *w, size_t to,

@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * gemm.h: C = alpha op(A) op(B) + beta C on row-major matrices, by plugins/cpu/product.h. */
-#ifndef ATTENTION_CPU_GEMM_H
-#define ATTENTION_CPU_GEMM_H
+#ifndef PLUGINS_ATTENTION_CPU_GEMM_H
+#define PLUGINS_ATTENTION_CPU_GEMM_H
 
-#include "../cpu/product.h"
-#include "../cpu/real.h"
+#include "plugins/cpu/product.h"
+#include "plugins/cpu/real.h"
 
 static inline void gemm(enum CBLAS_TRANSPOSE ta, enum CBLAS_TRANSPOSE tb, size_t m, size_t n, size_t k, real_t alpha,
                         const real_t *a, size_t lda, const real_t *b, size_t ldb, real_t beta, real_t *c, size_t ldc)
