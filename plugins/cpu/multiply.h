@@ -124,7 +124,7 @@ cpu_multiply_avx512(product_t x, size_t m, size_t n, const real_t *a, const real
 
 /* Sixteen registers hold six rows. */
 __attribute__((target("avx2,fma"))) static void cpu_multiply_avx2(product_t x, size_t m, size_t n, const real_t *a,
-                                                              const real_t *b, real_t *c)
+                                                                  const real_t *b, real_t *c)
 {
     multiply(x, 6, 1, m, n, a, b, c);
 }
@@ -160,7 +160,22 @@ static inline void cpu_multiply(product_t x, size_t m, size_t n, const real_t *a
     }
 }
 
-#if REAL_BITS == 32
+/* GCC has shuffles of two vectors by that name since 12. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLES
+#endif
+#endif
+
+#ifndef SHUFFLES
+enum { BLOCK = 1 };
+
+INLINED void turn_block(const real_t *b, size_t b_row, real_t *to, size_t row)
+{
+    (void)b_row, (void)row;
+    *to = *b;
+}
+#elif REAL_BITS == 32
 enum { BLOCK = 4 };
 typedef real_t block_row_t __attribute__((vector_size(16), aligned(4), may_alias));
 
