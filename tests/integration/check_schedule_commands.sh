@@ -319,7 +319,7 @@ require out '^ *0  *3  *0  *130$'
 require out '^ *1  *2  *0  *120$'
 require out '^ *2  *1  *0  *110$'
 expect 20 verify line.tsv --activation-bytes 10 --weight-bytes 100 --memory 129
-require err 'rank 0 holds 130 bytes at once, 129 bytes are there'
+require err 'does not fit on rank 0 by 1 bytes: it holds 130 bytes at once, 129 bytes are there'
 expect 0 verify good.tsv --weight-bytes 7
 require out '^ *3  *5  *0\{0,1\}1*  *14$'
 # By hand: both weight gradients are put off, and before the second I both activations are held besides.
@@ -561,20 +561,25 @@ expect 0 compare --ranks 3 --microbatches 20
 require out 'these do not fit'
 require out '^dualpipe  .*even'
 expect 0 compare --ranks 8 --microbatches 20 --memory-cap 8 --format json
-require out '"method":"dualpipe","chunks":0,"fits":false,"reason":"holds 9 '
+require out '"method":"dualpipe","chunks":0,"fits":false,"reason":"rank 0 holds 9 '
 require out '"method":"1f1b","chunks":0,"fits":true,"step_time":81,'
 # In bytes: dualpipe holds 9 x 2 and twice 20, zb2p 15 x 2 and 20, v-half 5 x 2 and 20.
 expect 0 compare --ranks 8 --microbatches 20 --activation-bytes 2GiB --weight-bytes 20GiB --memory 50GiB
 require out '^schedule .* weights  *GiB$'
 require out '^zb2p  *67  *+20.9% .* 1x  *50$'
 require out '^1f1b  *81  *+0.0% .* 1x  *36$'
-require out '^dualpipe  *holds 58 GiB, 50 GiB are there$'
-require out '^gpipe  *holds 60 GiB, '
+require out '^dualpipe  *does not fit on rank 0 by 8 GiB: it holds 58 GiB at once, 50 GiB are there$'
+require out '^gpipe  *does not fit on rank 0 by 10 GiB: '
 require out '^v-half holds 17 % less than zbv and takes 11 % more time[.]$'
 expect 0 compare --ranks 8 --microbatches 20 --activation-bytes 2GiB --weight-bytes 20GiB --memory 50GiB --format csv
 require out '^method,chunks,fits,step_time,gain,bubble,formula_bubble,peak_activations,peak_backward_buffers,weight_copies,slots,bytes$'
 require out '^v-half,0,true,70.5,0.148936170212766,10.5,10.5,5,[0-9.]*,1,2,32212254720$'
 require out '^dualpipe,0,false,,,,,,,,,$'
+expect 0 compare --ranks 8 --microbatches 20 --activation-bytes 2GiB --weight-bytes 20GiB --memory 58GiB,3:28GiB
+require out '^dualpipe  *does not fit on rank 3 by 30 GiB: it holds 58 GiB at once, 28 GiB are there$'
+require out '^1f1b  *does not fit on rank 3 by 2 GiB: it holds 30 GiB at once, 28 GiB are there$'
+expect 0 compare --ranks 8 --microbatches 20 --activation-bytes 2GiB --weight-bytes 20GiB --memory 58GiB,3:30GiB
+require out '^1f1b  *81 '
 expect 0 compare --ranks 8 --microbatches 20 --format markdown
 [ "$(awk -F'|' '/^[|]/ { print NF }' out | sort -u)" = 14 ] || fail "markdown: rows of different lengths: $(cat out)"
 require out '^| 1f1b | 0 | true | 81 | 0 | 21 | 21 | 8 |'
@@ -589,7 +594,7 @@ expect 0 simulate --method dualpipe --ranks 8 --microbatches 20 --activation-byt
 require out 'most held  *GiB$'
 require out '^   3 .* 9  *58$'
 expect 20 simulate --method dualpipe --ranks 8 --microbatches 20 --activation-bytes 2GiB --weight-bytes 20GiB --memory 57.9GiB
-require err 'dualpipe: rank 0 holds 58 GiB at once, 57.9 GiB are there'
+require err 'dualpipe: does not fit on rank 0 by 102.4 MiB: it holds 58 GiB at once, 57.9 GiB are there'
 expect 0 simulate --method dualpipe --ranks 4 --microbatches 8 --activation-bytes 1 --format json
 require out '"bytes":\[5,5,5,5\]'
 expect 20 compare --ranks 8 --microbatches 20 --memory-cap 0.25 --format svg

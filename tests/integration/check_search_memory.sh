@@ -19,7 +19,7 @@ option() { # NAME: of the last lines of out
 expect 0 search $sizes $bytes --memory 60GiB --seconds 0.5 --placement v --output all.tsv
 expect 0 simulate all.tsv $bytes --memory 60GiB
 expect 20 simulate all.tsv $bytes --memory 60GiB,0:30GiB
-require err 'rank 0 holds .* 30 GiB are there$'
+require err 'does not fit on rank 0 by .* 30 GiB are there$'
 expect 20 verify all.tsv $bytes --memory 60GiB,0:30GiB
 expect 0 search $sizes $bytes --memory 60GiB,0:30GiB --seconds 0.5 --placement v --output one.tsv
 expect 0 simulate one.tsv $bytes --memory 60GiB,0:30GiB

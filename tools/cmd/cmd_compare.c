@@ -36,7 +36,7 @@ const command_t command_compare = {
         "  dualpipe compare --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned --memory-cap 12\n"
         "      each with its segments beside each other as these costs make it best, in this memory\n"
         "  dualpipe compare --ranks 8 --microbatches 40 --activation-bytes 3GiB --weight-bytes 30GiB --memory 80GiB\n"
-        "      which ones fit a device of 80 GiB\n"
+        "      which ones fit devices of 80 GiB; 80GiB,3:40GiB: of which rank 3 has 40\n"
         "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n"
         "\n"
         "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n"};
@@ -50,9 +50,6 @@ static int run_compare(const args_t *args)
 
     if (args->scales_given && args->layers != NULL)
         return args_usage(args, "either --stage-scale or --layers");
-    if (args->capped > 0)
-        return args_usage(args, "--memory %d:...: ranks with another memory are for search, simulate and verify",
-                          args->capped - 1);
     if (!args->scales_given)
         plan_leave_scales(args);
     status = comparison_make(&table);

@@ -88,14 +88,9 @@ static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
 {
     const dp_simulation_t *s = &plan->simulation;
     double step = s->step_time > 0.0 ? s->step_time : 1.0;
+    double unit;
+    const char *name = size_unit(memory_most(plan->held, s->ranks), &unit);
 
-    const memory_bytes_t bytes = memory_asked(plan->args);
-    double most = 0.0, unit;
-    const char *name;
-
-    for (int32_t r = 0; r < s->ranks; r++)
-        most = fmax(most, memory_of(plan->schedule, r, &bytes).bytes);
-    name = size_unit(most, &unit);
     fputs(header, to);
     if (args_in_bytes(plan->args))
         fprintf(to, " %10s", name);
@@ -106,7 +101,7 @@ static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
         fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g", r, s->step_time - s->bubble[r], fabs(s->bubble[r]),
                 fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed, s->peak_activations[r]);
         if (args_in_bytes(plan->args))
-            fprintf(to, " %10.6g", memory_of(plan->schedule, r, &bytes).bytes / unit);
+            fprintf(to, " %10.6g", plan->held[r].bytes / unit);
         if (plan->args->recompute > DP_RECOMPUTE_NONE)
             fprintf(to, " %10.6g", s->peak_backward_buffers[r]);
         fputc('\n', to);
@@ -195,7 +190,6 @@ enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK, BACKWARD_BUFFER, BYTES };
 static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const char *name, int what)
 {
     const dp_simulation_t *s = &plan->simulation;
-    const memory_bytes_t bytes = memory_asked(plan->args);
 
     fprintf(to, ",\n \"%s\":[", name);
     for (int32_t r = 0; r < s->ranks; r++) {
@@ -209,7 +203,7 @@ static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const ch
                                : what == BUBBLE          ? s->bubble[r]
                                : what == WAITING         ? e.waiting
                                : what == EXPOSED         ? e.exposed
-                               : what == BYTES           ? memory_of(plan->schedule, r, &bytes).bytes
+                               : what == BYTES           ? plan->held[r].bytes
                                : what == BACKWARD_BUFFER ? s->peak_backward_buffers[r]
                                                          : s->peak_activations[r]);
     }
@@ -295,7 +289,7 @@ static int run_simulation(const args_t *args)
     plan_t plan;
     output_t output;
     int code = plan_simulation(args, &plan, true);
-    dp_status_t fits = code == CMD_OK ? memory_check(args, plan.schedule) : DP_OK;
+    dp_status_t fits = code == CMD_OK ? memory_check(args, plan.schedule, plan.held) : DP_OK;
 
     if (fits < 0)
         code = args_failed(args, fits);

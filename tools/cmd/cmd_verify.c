@@ -46,27 +46,17 @@ const command_t command_verify = {
              "\n"
              "exit status: 0 accepted, 1 the file could not be read, 2 wrong usage, 20 rejected\n"};
 
-static memory_peaks_t peaks_of(const args_t *args, const plan_t *plan, int32_t rank)
-{
-    const memory_bytes_t bytes = memory_asked(args);
-
-    return memory_of(plan->schedule, rank, &bytes);
-}
-
 static void say_memory(const args_t *args, const plan_t *plan)
 {
-    double most = 0.0, unit;
-    const char *name;
+    double unit;
+    const char *name = size_unit(memory_most(plan->held, plan->schedule->ranks), &unit);
 
-    for (int32_t r = 0; r < plan->schedule->ranks; r++)
-        most = fmax(most, peaks_of(args, plan, r).bytes);
-    name = size_unit(most, &unit);
     printf("\nrank  activations  deferred");
     if (args_in_bytes(args))
         printf(" %13s", name);
     putchar('\n');
     for (int32_t r = 0; r < plan->schedule->ranks; r++) {
-        memory_peaks_t peaks = peaks_of(args, plan, r);
+        const dp_memory_peaks_t peaks = plan->held[r];
 
         printf("%4d %12.6g %9.6g", r, peaks.activations, peaks.deferred);
         if (args_in_bytes(args))
@@ -114,7 +104,7 @@ static int run_verify(const args_t *args)
 {
     plan_t plan;
     int code = plan_simulation(args, &plan, false);
-    dp_status_t fits = code == CMD_OK ? memory_check(args, plan.schedule) : DP_OK;
+    dp_status_t fits = code == CMD_OK ? memory_check(args, plan.schedule, plan.held) : DP_OK;
 
     if (fits < 0)
         code = args_failed(args, fits);

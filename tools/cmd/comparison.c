@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "memory.h"
-#include "tools/io/size.h"
 
 enum { MOST_PLACINGS = TOPOLOGY_MIRRORS + 1 };
 
@@ -25,15 +24,12 @@ static void count_passes(entry_t *entry, const dp_schedule_t *schedule)
 static void fill_entry(entry_t *entry, const plan_t *plan)
 {
     const dp_simulation_t *s = &plan->simulation;
-    const memory_bytes_t bytes = memory_asked(plan->args);
 
     entry->step = s->step_time;
     entry->formula = plan->args->costs.segments == NULL ? s->formula_bubble : (double)NAN;
     entry->copies = dp_schedule_paths(plan->schedule);
     entry->slots = plan->slots;
-    entry->bytes = args_in_bytes(plan->args) ? 0.0 : (double)NAN;
-    for (int32_t r = 0; r < s->ranks && args_in_bytes(plan->args); r++)
-        entry->bytes = fmax(entry->bytes, memory_of(plan->schedule, r, &bytes).bytes);
+    entry->bytes = args_in_bytes(plan->args) ? memory_most(plan->held, s->ranks) : (double)NAN;
     for (int32_t r = 0; r < s->ranks; r++) {
         entry->bubble += s->bubble[r] / s->ranks;
         entry->peak = fmax(entry->peak, s->peak_activations[r]);
@@ -93,14 +89,9 @@ static dp_status_t try_entry(const args_t *args, entry_t *entry)
 {
     plan_t plan = {.args = args};
     dp_status_t status = run_plan(args, entry, &plan);
-    char held[32], there[32];
 
-    if (status >= 0 && args->memory_cap >= 0.0 && entry->peak > args->memory_cap + 1e-9)
-        snprintf(entry->reason, sizeof(entry->reason), "holds %g micro-batches' activations, the cap is %g",
-                 entry->peak, args->memory_cap);
-    if (status >= 0 && args->memory >= 0.0 && entry->bytes > args->memory * (1.0 + 1e-12))
-        snprintf(entry->reason, sizeof(entry->reason), "holds %s, %s are there",
-                 size_text(entry->bytes, held, sizeof(held)), size_text(args->memory, there, sizeof(there)));
+    if (status >= 0)
+        status = memory_check(args, plan.schedule, plan.held);
     if (status == DP_ERR_INVALID || status == DP_ERR_REJECTED)
         snprintf(entry->reason, sizeof(entry->reason), "%s", without_name(dp_last_error(), entry->method->name));
     plan_clear(&plan);

@@ -13,6 +13,7 @@
 #include <dualpipe/overlap.h>
 
 #include "commands.h"
+#include "memory.h"
 #include "tools/io/input.h"
 #include "tools/io/output.h"
 
@@ -195,7 +196,11 @@ dp_status_t plan_prove(plan_t *plan)
     dp_status_t status = lower(plan);
 
     plan->report = (dp_verify_report_t){.struct_size = sizeof(plan->report)};
-    return status < 0 ? status : dp_program_verify(plan->program, &plan->report);
+    if (status >= 0)
+        status = dp_program_verify(plan->program, &plan->report);
+    free(plan->held);
+    plan->held = NULL;
+    return status < 0 ? status : memory_find(plan->args, plan->schedule, plan->slots, &plan->held);
 }
 
 int plan_program(const args_t *args, plan_t *plan)
@@ -309,6 +314,7 @@ void plan_clear(plan_t *plan)
     dp_simulation_clear(&plan->simulation);
     dp_program_free(plan->program);
     dp_schedule_free(plan->schedule);
+    free(plan->held);
     free(plan->host_of);
     free(plan->stage_scale);
     *plan = (plan_t){.args = plan->args};

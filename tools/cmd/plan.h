@@ -13,7 +13,8 @@ typedef struct plan {
     int64_t transfers; /* that the CSV file lists */
     dp_program_t *program;
     int32_t slots;             /* a channel between ranks; with the program */
-    dp_verify_report_t report; /* of plan_prove */
+    dp_verify_report_t report; /* of plan_prove, */
+    dp_memory_peaks_t *held;   /* [ranks] and this */
     int32_t *host_of;          /* [ranks] where there is a topology; else NULL */
     dp_topology_t topology;
     dp_costs_t costs;           /* struct_size 0: not known yet */

@@ -19,7 +19,8 @@
  * its other errors. When a function fails, its result pointer is NULL.
  *
  * Since 0.2: DP_OP_R, the orders prefill and decode, `+` in written ones, dp_forwards_t,
- * dp_divide_requests, dp_schedule_request_t.microbatch_group. */
+ * dp_divide_requests, dp_schedule_request_t.microbatch_group, dp_schedule_memory,
+ * dp_memory_bytes_t, dp_memory_peaks_t. */
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 
@@ -249,6 +250,34 @@ DP_API void dp_schedule_free(dp_schedule_t *schedule);
  * cycle. dp_program_lower() does the same; dp_program_verify() adds transfers and slots.
  * DP_ERR_REJECTED: the message names the operations, or prints the shortest cycle. [any] */
 DP_API DP_CHECKED dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
+
+/** Bytes on one device. Zeros: not counted. The caller sets struct_size. */
+typedef struct dp_memory_bytes {
+    uint32_t struct_size;
+    /* messages that each channel from another rank has room for: dp_channel_t.slots */
+    int32_t slots;
+    double message;    /* of one of them, a boundary tensor */
+    double activation; /* of a micro-batch's activations on a rank with mean stages, from F to W */
+    double deferred;   /* that a weight gradient keeps besides, from I to W */
+    double weights;    /* of a copy on a rank with mean stages: weights, gradients, optimizer */
+    /* [stages] what each stage has of the last three beside the mean stage; NULL: stages are alike.
+     * Borrowed during the call */
+    const double *parts;
+} dp_memory_bytes_t;
+#define DP_MEMORY_BYTES_MIN DP_SIZE_TO(dp_memory_bytes_t, parts)
+
+/** What a rank holds at most, each at another time perhaps. A chunk counts what its rank is split
+ * into: 1/C of C chunks of a loop or a V. Frozen: never grows. */
+typedef struct dp_memory_peaks {
+    double activations; /* micro-batches, from F until B or W */
+    double deferred;    /* micro-batches, from I until W */
+    double bytes;       /* of all together */
+} dp_memory_peaks_t;
+
+/** What each rank holds at most, in the order of its list, of a schedule that dp_schedule_verify()
+ * accepts. peaks_out: [ranks]. bytes NULL: all of them 0. [any] */
+DP_API DP_CHECKED dp_status_t dp_schedule_memory(const dp_schedule_t *schedule, const dp_memory_bytes_t *bytes,
+                                                 dp_memory_peaks_t *peaks_out);
 
 /** Writes TSV: a comment line, a header line, and a row for each operation. The comment line is `#
  * method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`, with ` forward_only=1`
