@@ -68,7 +68,7 @@ static ramp_t ramp_of(const dp__overlap_problem_t *p, int32_t rank)
 static double of_rank(const dp__overlap_problem_t *p, int32_t rank)
 {
     ramp_t x = ramp_of(p, rank);
-    double lane[LANES] = {0.0, 0.0}, held = 0.0, warm, cool;
+    double lane[LANES] = {0.0, 0.0}, held = 0.0, cap = p->cap[rank], warm, cool;
 
     for (int32_t c = rank * p->chunks; c < (rank + 1) * p->chunks; c++) {
         held += p->chunk[c].share * p->microbatches;
@@ -78,10 +78,9 @@ static double of_rank(const dp__overlap_problem_t *p, int32_t rank)
     }
     if (p->kinds < PASS_KINDS) /* what forwards hold ends with them */
         return x.begins + fmax(lane[LANE_COMPUTE], lane[LANE_ALL_TO_ALL]);
-    warm = fmax(x.begins, x.first_backward - p->cap * x.forward);
-    cool = fmax(0.0, x.tail - p->cap * x.backward - x.last);
-    return fmax(x.begins + lane[LANE_ALL_TO_ALL],
-                lane[LANE_COMPUTE] + (held > p->cap ? warm + cool : fmax(warm, cool)));
+    warm = fmax(x.begins, x.first_backward - cap * x.forward);
+    cool = fmax(0.0, x.tail - cap * x.backward - x.last);
+    return fmax(x.begins + lane[LANE_ALL_TO_ALL], lane[LANE_COMPUTE] + (held > cap ? warm + cool : fmax(warm, cool)));
 }
 
 double dp__overlap_bound(const dp__overlap_problem_t *p)

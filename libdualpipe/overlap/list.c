@@ -221,7 +221,7 @@ static bool has_memory(dp__overlap_run_t *run, rank_t *rank, const dp__overlap_w
 
     while (run->left[queue[rank->head]] < run->graph->walk[queue[rank->head]].count)
         rank->head++;
-    for (int32_t k = rank->head; held <= p->cap + 1e-9; k++) {
+    for (int32_t k = rank->head; held <= p->cap[chunk->rank] + 1e-9; k++) {
         const dp__overlap_walk_t *other = &run->graph->walk[queue[k]];
 
         if (other == walk)

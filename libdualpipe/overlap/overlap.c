@@ -35,7 +35,6 @@
 #include "overlap/braids.h"
 #include "overlap/rules.h"
 #include "program/make.h"
-#include "schedule/passes.h"
 #include "simulate/costs.h"
 
 /* NODES: of all tries, where no number is given */
@@ -58,7 +57,8 @@ typedef struct planning {
     dp__overlap_call_t *calls; /* of all ranks, */
     int64_t *counts;           /* and how many of each */
     dp_overlap_result_t *found;
-    dp_schedule_t *first; /* where the search begins: the given one, or one by name */
+    dp_memory_peaks_t *held; /* [ranks] by a schedule */
+    dp_schedule_t *first;    /* where the search begins: the given one, or one by name */
     double first_step;
     int32_t tried;
 } planning_t;
@@ -95,29 +95,41 @@ static dp_status_t check_request(const dp_overlap_request_t *given, dp_overlap_r
     return request->slots > 0 ? DP_OK : find_slots(request);
 }
 
-/* What the schedule itself holds at most, its operations done one after the other, passes of a
- * braid all at once. */
-static double held_by(const dp_schedule_t *schedule)
+/* Into x->held, and the most of all ranks. */
+static dp_status_t find_held(planning_t *x, const dp_schedule_t *schedule, double *most_out)
 {
-    double most = 0.0, share = 1.0 / dp_schedule_split(schedule);
-    dp_pass_t pass[2];
+    *most_out = 0.0;
+    DO(dp_schedule_memory(schedule, NULL, x->held));
+    for (int32_t r = 0; r < schedule->ranks; r++)
+        *most_out = fmax(*most_out, x->held[r].activations);
+    return DP_OK;
+}
 
+static dp_status_t fill_caps(planning_t *x)
+{
+    const dp_overlap_request_t *request = &x->request;
+    const dp_schedule_t *schedule = request->schedule;
+    double most;
+
+    if (!dp__arrays(DP__ARRAY(x->held, schedule->ranks)))
+        return dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", schedule->ranks);
+    DO(find_held(x, schedule, &most));
     for (int32_t r = 0; r < schedule->ranks; r++) {
-        dp__alive_t alive = {.forward_only = schedule->forward_only != 0};
+        const double cap = request->rank_caps != NULL ? request->rank_caps[r] : request->memory_cap;
 
-        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1]; k++) {
-            const dp_op_t *op = &schedule->ops[k];
-            bool braid = op->kind == DP_OP_BRAID;
-            int n = braid ? 0 : dp__op_passes(op, pass);
-
-            for (int p = 0; p < n; p++)
-                dp__alive_count(&alive, pass[p].kind, true, true, share);
-            if (braid)
-                alive.most_inputs = fmax(alive.most_inputs, share * schedule->braids[op->microbatch].npasses);
-        }
-        most = fmax(most, alive.most_inputs);
+        if (isnan(cap))
+            return dp_fail(DP_ERR_INVALID, "plan: the memory cap of rank %d is no number", r);
+        x->problem.cap[r] = cap < 0.0 || (cap == 0.0 && schedule->forward_only) ? INFINITY : cap == 0.0 ? most : cap;
     }
-    return most;
+    return DP_OK;
+}
+
+static bool fits_caps(const planning_t *x)
+{
+    for (int32_t r = 0; r < x->problem.ranks; r++)
+        if (x->held[r].activations > x->problem.cap[r] + 1e-9)
+            return false;
+    return true;
 }
 
 static dp_status_t open_problem(const dp_overlap_request_t *given, planning_t *x)
@@ -132,12 +144,7 @@ static dp_status_t open_problem(const dp_overlap_request_t *given, planning_t *x
                                          "attention, dispatch, mlp and combine");
     if (status >= 0)
         status = dp__overlap_problem_make(x->request.schedule, &costs, x->request.slots, &x->problem);
-    if (status >= 0)
-        x->problem.cap = x->request.memory_cap == 0.0
-                             ? (x->request.schedule->forward_only ? INFINITY : held_by(x->request.schedule))
-                         : x->request.memory_cap < 0.0 ? INFINITY
-                                                       : x->request.memory_cap;
-    return status;
+    return status >= 0 ? fill_caps(x) : status;
 }
 
 static int64_t all_calls(const dp__overlap_problem_t *p)
@@ -362,12 +369,14 @@ static dp_status_t find_first(planning_t *x)
     for (int order = DP_FORWARDS_SERIAL; order <= (given->forward_only ? DP_FORWARDS_DECODE : 0) && status >= 0;
          order++) {
         dp_schedule_t *schedule = NULL;
-        double step = 0.0;
+        double step = 0.0, most;
 
         status = given->forward_only ? dp_schedule_forwards(given, order, &schedule) : copy_schedule(given, &schedule);
         if (status >= 0)
             status = simulate_plan(x, schedule, &step);
-        if (status >= 0 && step < x->first_step && held_by(schedule) <= x->problem.cap + 1e-9) {
+        if (status >= 0)
+            status = find_held(x, schedule, &most);
+        if (status >= 0 && step < x->first_step && fits_caps(x)) {
             dp_schedule_t *worse = x->first;
 
             x->first = schedule;
@@ -422,6 +431,15 @@ static bool plan_step(const planning_t *x, plan_t *plan)
     return dp__arrays(DP__ARRAY(plan->urgency, x->graph.nodes), DP__ARRAY(plan->starts, x->graph.nodes));
 }
 
+static int32_t tightest_rank(const planning_t *x)
+{
+    int32_t tightest = 0;
+
+    for (int32_t r = 1; r < x->problem.ranks; r++)
+        tightest = x->problem.cap[r] < x->problem.cap[tightest] ? r : tightest;
+    return tightest;
+}
+
 static dp_status_t search_plan(planning_t *x)
 {
     dp_status_t status = dp__overlap_graph_make(&x->problem, &x->graph);
@@ -444,7 +462,8 @@ static dp_status_t search_plan(planning_t *x)
     try_all(x);
     return x->best.step < INFINITY || x->first != NULL
                ? DP_OK
-               : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found", x->problem.cap);
+               : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on rank %d no order was found",
+                         x->problem.cap[tightest_rank(x)], tightest_rank(x));
 }
 
 /* ---- the end ---- */
@@ -461,15 +480,15 @@ static dp_status_t keep_shorter(planning_t *x, dp_overlap_result_t *found)
     dp_schedule_free(found->schedule);
     found->schedule = x->first;
     found->step = x->first_step;
-    found->peak = held_by(x->first);
     x->first = NULL;
-    return DP_OK;
+    return find_held(x, found->schedule, &found->peak);
 }
 
 static void close_planning(planning_t *x)
 {
     dp__overlap_run_close(x->run);
     dp_schedule_free(x->first);
+    dp__free(x->held);
     dp__free(x->calls);
     dp__free(x->best.urgency);
     dp__free(x->now.urgency);

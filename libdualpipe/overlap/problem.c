@@ -99,7 +99,8 @@ static dp_status_t allocate_problem(const dp_schedule_t *schedule, const dp__sta
             dp_schedule_place(schedule, r, c, &place);
             segments += (size_t)stages->at[place.stage].shape.nsegments;
         }
-    if (!dp__arrays(DP__ARRAY(p->chunk, chunks), DP__ARRAY(p->segment, segments), DP__ARRAY(p->weight, segments)))
+    if (!dp__arrays(DP__ARRAY(p->chunk, chunks), DP__ARRAY(p->segment, segments), DP__ARRAY(p->weight, segments),
+                    DP__ARRAY(p->cap, p->ranks)))
         return dp_fail(DP_ERR_NOMEM, "plan: no memory for %zu segments", segments);
     return DP_OK;
 }

@@ -42,9 +42,9 @@ typedef struct dp__overlap_problem {
     int32_t ranks, chunks, stages, paths, microbatches; /* microbatches: of a path */
     int32_t slots;
     int kinds;                      /* of passes: PASS_KINDS, or F alone */
-    double cap;                     /* of memory; infinite: none */
     double period;                  /* computation of a rank for one micro-batch */
     dp__overlap_chunk_t *chunk;     /* [ranks * chunks] */
+    double *cap;                    /* [ranks] of memory; infinite: none */
     dp__overlap_segment_t *segment; /* by chunk */
     int32_t *weight;                /* numbers of segments within their chunk, by chunk */
 } dp__overlap_problem_t;

@@ -265,6 +265,34 @@ START_TEST(the_bound_knows_memory_and_chains)
 }
 END_TEST
 
+/* Where one rank has little memory, the others still have theirs. */
+START_TEST(each_rank_has_its_memory)
+{
+    static const double caps[] = {8, 8, 8, 2};
+    dp_schedule_request_t method = {.struct_size = sizeof(method), .method = "1f1b", .ranks = 4, .microbatches = 12};
+    dp_overlap_request_t request = {
+        .struct_size = sizeof(request), .costs = &costs, .memory_cap = 2.0, .tries = 48, .seed = 1};
+    dp_overlap_result_t all_little = {.struct_size = sizeof(all_little)}, result = {.struct_size = sizeof(result)};
+    dp_schedule_t *schedule;
+    dp_memory_peaks_t held[4];
+
+    ck_assert_int_eq(dp_schedule_generate(&method, &schedule), DP_OK);
+    request.schedule = schedule;
+    ck_assert_msg(dp_plan_overlap(&request, &all_little) == DP_OK, "%s", dp_last_error());
+    request.rank_caps = caps;
+    ck_assert_msg(dp_plan_overlap(&request, &result) == DP_OK, "%s", dp_last_error());
+    ck_assert_double_lt(result.step, 0.9 * all_little.step);
+    ck_assert_double_ge(result.step, result.bound - 1e-9);
+    ck_assert_int_eq(dp_schedule_memory(result.schedule, NULL, held), DP_OK);
+    for (int r = 0; r < 4; r++)
+        ck_assert_double_le(held[r].activations, caps[r] + 1e-9);
+    ck_assert_double_gt(held[0].activations, 2.0);
+    dp_overlap_clear(&result);
+    dp_overlap_clear(&all_little);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 START_TEST(a_request_that_makes_no_sense_is_refused)
 {
     dp_schedule_t *schedule = generate(1);
@@ -399,7 +427,8 @@ static void compare_shape(size_t k, const double *rank_scale, dp__overlap_random
     given.rank_scale = rank_scale;
     ck_assert_int_eq(dp__costs_resolve(&given, like, &resolved), DP_OK);
     ck_assert_int_eq(dp__overlap_problem_make(like, &resolved, 2, &problem), DP_OK);
-    problem.cap = INFINITY;
+    for (int32_t r = 0; r < problem.ranks; r++)
+        problem.cap[r] = INFINITY;
     ck_assert_int_eq(dp__overlap_graph_make(&problem, &graph), DP_OK);
     for (int round = 0; round < (k % 3 == 0 ? 40 : 15); round++)
         compare_runs(like, &given, &graph, random, compared);
@@ -434,6 +463,7 @@ int main(void)
     SUITE_ADD(suite, marked_orders_have_shared_experts_between_attention_and_sum);
     SUITE_ADD(suite, the_same_request_gives_the_same_plan);
     SUITE_ADD(suite, the_bound_knows_memory_and_chains);
+    SUITE_ADD(suite, each_rank_has_its_memory);
     SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
     SUITE_ADD(suite, what_is_given_stays_where_nothing_is_found);
     SUITE_ADD(suite, more_passes_than_a_braid_takes_are_no_plan);

@@ -17,7 +17,9 @@
  * takes the most urgent segment that is ready, or waits for a more urgent one that will soon be. At
  * first, what the given schedule begins early is urgent. Then plans are improved: passes are moved,
  * rules of what may overtake what are changed, and the step is run backwards from its end, which
- * shows what it waits for. */
+ * shows what it waits for.
+ *
+ * Since 0.2: dp_overlap_request_t.rank_caps. */
 #ifndef DUALPIPE_OVERLAP_H
 #define DUALPIPE_OVERLAP_H
 
@@ -43,6 +45,9 @@ typedef struct dp_overlap_request {
     int32_t tries;
     double seconds; /* begin no other try after that; 0: no limit */
     uint64_t seed;  /* another one, other tries */
+    /* [ranks] each rank's memory_cap, by the same rules; NULL: all have that. Borrowed during the
+     * call */
+    const double *rank_caps;
 } dp_overlap_request_t;
 enum { DP_OVERLAP_REQUEST_MIN = DP_SIZE_TO(dp_overlap_request_t, seed) };
 
