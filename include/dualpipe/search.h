@@ -49,7 +49,7 @@ typedef struct dp_search_request {
     int32_t ranks, microbatches;
     const dp_costs_t *costs;  /* of a device. Borrowed during the call */
     dp_transport_t transport; /* what is found completes on it, */
-    int32_t slots;            /* with so many per channel; 0: as dp_program_lower() */
+    int32_t slots;            /* with so many per channel; 0: DP_SLOTS_NEEDED */
     /* most activations on a rank, in units of its stage inputs; 0: no limit */
     double memory_cap;
     double seconds;        /* to take; 0: 10 */
@@ -61,7 +61,8 @@ typedef struct dp_search_request {
     /* how many factors costs->stage_scale has: shapes with as many stages are tried */
     int32_t stages;
     /* both above 0: memory_cap is bytes, of activations (these for a rank's stage inputs of one
-     * micro-batch) and of weights (these for a copy of them on a rank) together */
+     * micro-batch), of weights (these for a copy of them on a rank) and of slots (costs->bytes for
+     * each) together */
     double activation_bytes, weight_bytes;
     /* [layers] what each layer takes beside the others, embedding, head and loss included, as in
      * dp_partition(): each schedule gets its cut, without a stage_scale. A stage then has bytes by

@@ -4,6 +4,7 @@
 #include "search/cutting.h"
 
 #include "base/memory.h"
+#include "program/make.h"
 #include "simulate/partition.h"
 
 #include <math.h>
@@ -14,6 +15,7 @@ typedef struct cutting {
     dp__search_t *search;
     const dp_schedule_t *schedule;
     dp__cut_t *cut;
+    int32_t slots; /* of a channel */
     int32_t *most; /* [stages] layers with which a stage has its part of its rank's memory */
 } cutting_t;
 
@@ -24,7 +26,8 @@ static double excess_of_cut(void *user, const int32_t *first)
 
     memcpy(x->cut->first, first, ((size_t)x->cut->stages + 1) * sizeof(*first));
     dp__cut_weigh(&search->layers, x->cut);
-    if (dp__limits_measure(&search->limits, x->schedule, dp__search_parts(search, x->cut), search->memory) < 0)
+    if (dp__limits_measure(&search->limits, x->schedule, dp__search_parts(search, x->cut), x->slots, search->memory) <
+        0)
         return INFINITY;
     return dp__limits_excess(&search->limits, search->memory, x->schedule->ranks);
 }
@@ -37,18 +40,18 @@ static bool may_cut_on(void *user)
     return dp__search_has_time(search, search->cut_until);
 }
 
-/* Memory is in proportion to the layers of a rank. */
+/* But for the slots, memory is in proportion to the layers of a rank. */
 static dp_status_t fill_most(cutting_t *x)
 {
     dp__search_t *search = x->search;
     const int32_t layers = search->layers.count, stages = x->cut->stages;
-    dp_status_t status = dp__limits_measure(&search->limits, x->schedule, NULL, search->memory);
+    dp_status_t status = dp__limits_measure(&search->limits, x->schedule, NULL, 0, search->memory);
 
     for (int32_t s = 0; s < stages; s++)
         x->most[s] = layers;
     for (int32_t r = 0; r < x->schedule->ranks && status >= 0; r++)
         for (int32_t c = 0; c < x->schedule->chunks; c++) {
-            const double fit = search->limits.caps[r] / search->memory[r] * layers / stages + 1e-9;
+            const double fit = search->limits.caps[r] / search->memory[r].bytes * layers / stages + 1e-9;
             dp_place_t place;
 
             dp_schedule_place(x->schedule, r, c, &place);
@@ -83,11 +86,13 @@ dp_status_t dp__search_improve_cut(dp__search_t *search, const dp_schedule_t *sc
         status = dp_program_lower(schedule, &options, &program);
     request.program = program;
     if (status >= 0)
+        x.slots = dp__program_slots(program);
+    if (status >= 0)
         status = dp__partition(&request, &rules, first, NULL);
     (void)excess_of_cut(&x, first); /* into the cut */
     dp_program_free(program);
     dp__free(first);
-    return status == DP_ERR_REJECTED ? DP_OK : status; /* with more slots it may complete */
+    return status == DP_ERR_REJECTED ? DP_OK : status; /* the search may change what rejects it */
 }
 
 dp_status_t dp__search_cut(dp__search_t *search, const dp_schedule_t *schedule, double until, dp__cut_t *cut)

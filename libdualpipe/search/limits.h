@@ -6,21 +6,21 @@
 
 #include <dualpipe/schedule.h>
 
-/* In bytes, or in micro-batches' activations of a rank. */
+/* In bytes, or in micro-batches' activations of a rank: then one has a byte, and nothing else. */
 typedef struct dp__limits {
-    double *caps;       /* [ranks] infinite: none */
-    double activations; /* of a micro-batch on a rank with the mean stages */
-    double weights;     /* of a copy there */
+    double *caps;            /* [ranks] infinite: none */
+    dp_memory_bytes_t bytes; /* with the fewest slots that a channel has, without parts */
 } dp__limits_t;
 
-/* What a micro-batch on each chunk takes of what the weights leave of its rank's memory, infinite
- * where they leave nothing, 0 without limit. parts: [stages] beside the mean stage; NULL: alike. */
+/* What a micro-batch on each chunk takes of what weights and slots leave of its rank's memory,
+ * infinite where they leave nothing, 0 without limit. parts: [stages] beside the mean stage; NULL:
+ * alike. */
 void dp__limits_shares(const dp__limits_t *limits, const dp_schedule_t *schedule, const double *parts,
                        double *share_out);
-/* memory_out: [ranks] the most that each holds at once, weights included. */
+/* memory_out: [ranks] the most that each holds at once. */
 dp_status_t dp__limits_measure(const dp__limits_t *limits, const dp_schedule_t *schedule, const double *parts,
-                               double *memory_out);
+                               int32_t slots, dp_memory_peaks_t *memory_out);
 /* By how much of its limit each rank is beyond it, all ranks together; 0: it fits. */
-double dp__limits_excess(const dp__limits_t *limits, const double *memory, int32_t ranks);
+double dp__limits_excess(const dp__limits_t *limits, const dp_memory_peaks_t *memory, int32_t ranks);
 
 #endif

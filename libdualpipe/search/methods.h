@@ -6,8 +6,7 @@
 
 #include "search/state.h"
 
-/* Offers all of them, and fills starts, or where costs have segments what is given to the
- * planner. */
+/* Offers all of them, and fills starts; where costs have segments, what is given to the planner. */
 dp_status_t dp__search_methods(dp__search_t *search);
 
 #endif

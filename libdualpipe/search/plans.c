@@ -12,39 +12,43 @@
 #include <math.h>
 #include <stdio.h>
 
-/* The planner knows one limit for all ranks: with as many micro-batches of a device none is beyond
- * its own. Negative: none. */
-static dp_status_t planner_cap(const dp__search_t *search, const dp__given_t *given, double *cap_out)
+/* The planner counts chunks of a rank alike: with as many micro-batches as its largest chunk allows
+ * no rank is beyond its limit. Negative: it has none. */
+static dp_status_t find_caps(dp__search_t *search, const dp__given_t *given)
 {
     const dp_schedule_t *schedule = given->schedule;
-    const size_t cells = (size_t)schedule->ranks * (size_t)schedule->chunks;
-    double *share = dp__calloc(cells, sizeof(*share)), most = 0.0;
+    double *share = dp__calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*share));
 
     if (share == NULL)
         return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", schedule->ranks);
     dp__limits_shares(&search->limits, schedule, dp__search_parts(search, &given->cut), share);
-    for (size_t k = 0; k < cells; k++)
-        most = fmax(most, share[k] * dp_schedule_split(schedule));
-    *cap_out = most > 0.0 ? fmax(1.0 / most, DBL_MIN) : -1.0;
+    for (int32_t r = 0; r < schedule->ranks; r++) {
+        double most = 0.0;
+
+        for (int32_t c = 0; c < schedule->chunks; c++)
+            most = fmax(most, share[(size_t)r * (size_t)schedule->chunks + (size_t)c] * dp_schedule_split(schedule));
+        search->plan_caps[r] = most > 0.0 ? fmax(1.0 / most, DBL_MIN) : -1.0;
+    }
     dp__free(share);
     return DP_OK;
 }
 
 /* costs are those with its cut. */
-static dp_status_t request_plan(const dp__search_t *search, const dp__given_t *given, dp_costs_t *costs,
+static dp_status_t request_plan(dp__search_t *search, const dp__given_t *given, dp_costs_t *costs,
                                 dp_overlap_request_t *request)
 {
     *costs = dp__search_costs(search, &given->cut);
     *request = (dp_overlap_request_t){.struct_size = sizeof(*request),
                                       .schedule = given->schedule,
                                       .costs = costs,
-                                      .slots = search->request.slots,
-                                      .tries = INT32_MAX};
-    return planner_cap(search, given, &request->memory_cap);
+                                      .slots = search->request.slots > 0 ? search->request.slots : 0,
+                                      .tries = INT32_MAX,
+                                      .rank_caps = search->plan_caps};
+    return find_caps(search, given);
 }
 
 /* No order of its passes beats the best there is. */
-static bool is_hopeless(const dp__search_t *search, const dp__given_t *given)
+static bool is_hopeless(dp__search_t *search, const dp__given_t *given)
 {
     dp_overlap_request_t request;
     dp_costs_t costs;

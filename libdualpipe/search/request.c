@@ -6,6 +6,7 @@
 #include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
+#include "program/lower.h"
 
 #include <math.h>
 
@@ -13,11 +14,17 @@ static dp_status_t take_limits(dp__search_t *search)
 {
     const dp_search_request_t *request = &search->request;
 
-    if (!dp__arrays(DP__ARRAY(search->limits.caps, request->ranks), DP__ARRAY(search->memory, request->ranks)))
+    if (!dp__arrays(DP__ARRAY(search->limits.caps, request->ranks), DP__ARRAY(search->memory, request->ranks),
+                    DP__ARRAY(search->plan_caps, request->ranks)))
         return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", request->ranks);
     search->in_bytes = request->activation_bytes > 0.0 && request->weight_bytes > 0.0;
-    search->limits.activations = search->in_bytes ? request->activation_bytes : 1.0;
-    search->limits.weights = search->in_bytes ? request->weight_bytes : 0.0;
+    search->limits.bytes = (dp_memory_bytes_t){.struct_size = sizeof(search->limits.bytes), .activation = 1.0};
+    if (search->in_bytes)
+        search->limits.bytes = (dp_memory_bytes_t){.struct_size = sizeof(search->limits.bytes),
+                                                   .slots = request->slots > 0 ? request->slots : DP__USUAL_SLOTS,
+                                                   .message = request->costs->bytes,
+                                                   .activation = request->activation_bytes,
+                                                   .weights = request->weight_bytes};
     for (int32_t r = 0; r < request->ranks; r++) {
         const double cap = request->rank_caps != NULL ? request->rank_caps[r] : request->memory_cap;
 
@@ -60,7 +67,7 @@ dp_status_t dp__search_take(const dp_search_request_t *from, dp__search_t *searc
                        request->microbatches);
     if (request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "search: no costs");
-    request->slots = request->slots == 0 ? 2 : request->slots; /* what needs more is not sought */
+    request->slots = request->slots == 0 ? DP_SLOTS_NEEDED : request->slots;
     DO(dp__take("dp_search: the costs", dp_costs_t, DP_COSTS_MIN, &search->costs, request->costs));
     request->costs = &search->costs;
     if (request->costs->stage_scale != NULL && request->stages < 1)

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * starts.c: lists to start from: built-in ones, those with later weight gradients, list
+ * starts.c: lists to start from: built-in ones, those with later weight gradients, those of list
  * scheduling. */
 #include "search/starts.h"
 

@@ -42,8 +42,10 @@ typedef struct dp__search {
     bool in_bytes; /* they are */
     dp__layers_t layers;
     dp_search_result_t *result;
-    double *memory; /* [ranks] of the schedule that was proven last */
-    double nearest; /* least excess of those that do not fit; the message says what that was */
+    dp_memory_peaks_t *memory; /* [ranks] of the schedule that was measured last */
+    double *plan_caps;         /* [ranks] for the planner */
+    /* least excess of those that do not fit, and what the message says of it */
+    double nearest;
     char nearest_is[160];
     dp__start_t starts[STARTS + 1]; /* by score; one more is room for a newcomer */
     int32_t nstarts;

@@ -357,6 +357,41 @@ START_TEST(segments_are_planned)
 }
 END_TEST
 
+/* Of interleaved_zb with 2 chunks on 8 ranks, messages wait for long. */
+START_TEST(what_needs_more_slots_is_a_candidate)
+{
+    static const int32_t chunks[] = {2};
+    dp_costs_t costs = {
+        .struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .barrier = 1, .bytes = 1000, .bandwidth = 1e6};
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = 8,
+                                   .microbatches = 16,
+                                   .costs = &costs,
+                                   .slots = _i == 0 ? 0 : 2,
+                                   .seconds = 0.2,
+                                   .seed = 1,
+                                   .placements = 1 << DP_PLACE_LOOP,
+                                   .activation_bytes = 1,
+                                   .weight_bytes = 1,
+                                   .nchunks = 1,
+                                   .chunks = chunks};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+    int found = 0;
+
+    ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
+    for (int32_t k = 0; k < result.ncandidates; k++) {
+        if (strcmp(result.candidates[k].from, "interleaved_zb, 2 chunks") != 0)
+            continue;
+        found++;
+        /* 4 slots, of forwards and backwards to 2 chunks, and less than 100 bytes besides */
+        ck_assert_double_ge(result.candidates[k].memory, 4 * 4 * 1000.0);
+        ck_assert_double_lt(result.candidates[k].memory, 4 * 4 * 1000.0 + 100.0);
+    }
+    ck_assert_int_eq(found, _i == 0);
+    dp_search_clear(&result);
+}
+END_TEST
+
 /* A forward takes longer to reach the next rank than to make way for the next one: groups of more
  * than P are the best built-in schedule where the memory is enough for them. */
 START_TEST(groups_are_tried)
@@ -467,6 +502,7 @@ int main(void)
     SUITE_ADD(suite, what_is_asked_for_is_kept);
     SUITE_ADD(suite, segments_are_planned);
     tcase_add_loop_test(groups, groups_are_tried, 0, 3);
+    tcase_add_loop_test(groups, what_needs_more_slots_is_a_candidate, 0, 2);
     suite_add_tcase(suite, groups);
     SUITE_ADD(suite, too_little_memory_is_said);
     SUITE_ADD(suite, a_search_that_is_stopped_gives_what_it_has);
