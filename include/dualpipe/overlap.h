@@ -17,7 +17,8 @@
  * takes the most urgent segment that is ready, or waits for a more urgent one that will soon be. At
  * first, what the given schedule begins early is urgent. Then plans are improved: passes are moved,
  * rules of what may overtake what are changed, and the step is run backwards from its end, which
- * shows what it waits for.
+ * shows what it waits for. With more tries than by default, plans also begin with other groups of
+ * micro-batches, warm-ups and lags of weight gradients, as the memory allows.
  *
  * Since 0.2: dp_overlap_request_t.rank_caps. */
 #ifndef DUALPIPE_OVERLAP_H

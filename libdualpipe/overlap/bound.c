@@ -11,27 +11,10 @@
 
 #include <math.h>
 
-/* From the start of pass `kind` at the chunk: down, or up, to the end of the path. */
-static double chain_from(const dp__overlap_problem_t *p, int32_t chunk, int kind)
-{
-    double sum = 0.0;
-
-    for (int32_t c = chunk; c >= 0; c = kind == PASS_F ? p->chunk[c].next : p->chunk[c].prev)
-        sum += p->chunk[c].chain[kind] + (kind == PASS_F ? p->chunk[c].hop : p->chunk[c].back_hop);
-    return sum;
-}
-
-static int32_t end_of_path(const dp__overlap_problem_t *p, int32_t chunk, int kind)
-{
-    while ((kind == PASS_F ? p->chunk[chunk].prev : p->chunk[chunk].next) >= 0)
-        chunk = kind == PASS_F ? p->chunk[chunk].prev : p->chunk[chunk].next;
-    return chunk;
-}
-
 /* After the last I: the weight gradient of the segment that it ended with. */
 static double last_weight(const dp__overlap_problem_t *p, int32_t chunk)
 {
-    const dp__overlap_chunk_t *c = &p->chunk[end_of_path(p, chunk, PASS_F)];
+    const dp__overlap_chunk_t *c = &p->chunk[dp__overlap_end(p, chunk, PASS_F)];
     int32_t last = p->weight[c->first_weight + c->weights - 1];
 
     return last == 0 ? p->segment[c->first].cost[PASS_W] : 0.0;
@@ -51,12 +34,14 @@ static ramp_t ramp_of(const dp__overlap_problem_t *p, int32_t rank)
 
     for (int32_t c = rank * p->chunks; c < (rank + 1) * p->chunks; c++) {
         const dp__overlap_chunk_t *chunk = &p->chunk[c];
-        int32_t top = end_of_path(p, c, PASS_F), bottom = end_of_path(p, c, PASS_I);
-        double down = chain_from(p, top, PASS_F), forward = chunk->work[PASS_F][LANE_COMPUTE];
+        int32_t top = dp__overlap_end(p, c, PASS_F), bottom = dp__overlap_end(p, c, PASS_I);
+        double down = dp__overlap_chain(p, top, PASS_F), forward = chunk->work[PASS_F][LANE_COMPUTE];
 
-        x.begins = fmin(x.begins, down - chain_from(p, c, PASS_F));
-        x.first_backward = fmin(x.first_backward, down + chain_from(p, bottom, PASS_I) - chain_from(p, c, PASS_I));
-        x.tail = fmin(x.tail, chain_from(p, c, PASS_F) + chain_from(p, bottom, PASS_I) + last_weight(p, c));
+        x.begins = fmin(x.begins, down - dp__overlap_chain(p, c, PASS_F));
+        x.first_backward =
+            fmin(x.first_backward, down + dp__overlap_chain(p, bottom, PASS_I) - dp__overlap_chain(p, c, PASS_I));
+        x.tail =
+            fmin(x.tail, dp__overlap_chain(p, c, PASS_F) + dp__overlap_chain(p, bottom, PASS_I) + last_weight(p, c));
         x.forward = fmax(x.forward, forward / chunk->share);
         x.backward =
             fmax(x.backward, (chunk->work[PASS_I][LANE_COMPUTE] + chunk->work[PASS_W][LANE_COMPUTE]) / chunk->share);
@@ -89,10 +74,11 @@ double dp__overlap_bound(const dp__overlap_problem_t *p)
 
     for (int32_t c = 0; c < p->ranks * p->chunks; c++)
         if (p->chunk[c].prev < 0)
-            bound = fmax(bound, chain_from(p, c, PASS_F) +
-                                    (p->kinds == PASS_KINDS
-                                         ? chain_from(p, end_of_path(p, c, PASS_I), PASS_I) + last_weight(p, c)
-                                         : 0.0));
+            bound =
+                fmax(bound, dp__overlap_chain(p, c, PASS_F) +
+                                (p->kinds == PASS_KINDS
+                                     ? dp__overlap_chain(p, dp__overlap_end(p, c, PASS_I), PASS_I) + last_weight(p, c)
+                                     : 0.0));
     for (int32_t r = 0; r < p->ranks; r++)
         bound = fmax(bound, of_rank(p, r));
     return bound;

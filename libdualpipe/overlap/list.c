@@ -95,6 +95,8 @@ struct dp__overlap_run {
     int32_t *on_lane; /* nodes */
     double *work;     /* [ranks][LANES] sums of their costs */
     double limit;
+    int32_t rank; /* that chooses, and the last time at which it has to look again */
+    double looks;
     int32_t *queue;    /* [ranks][passes that take memory] by urgency */
     int32_t queued;    /* of a rank */
     int32_t *order;    /* [nodes] of all lanes, one after the other, by urgency */
@@ -380,7 +382,8 @@ static void learn_ready_time(dp__overlap_run_t *run, int32_t node, double now)
         return;
     }
     list_of(run, r, lane)[rank->known[lane]++] = node;
-    schedule_look(run, r, fmax(now, run->ready[node]));
+    if (r != run->rank || (run->ready[node] > now && run->ready[node] != run->looks))
+        schedule_look(run, r, fmax(now, run->ready[node]));
 }
 
 static void put_call(dp__overlap_run_t *run, int32_t r, int32_t node, bool second)
@@ -498,6 +501,7 @@ static void start_node(dp__overlap_run_t *run, int32_t r, int32_t node, double n
     run->end = fmax(run->end, end);
     rank->free[lane] = end;
     schedule_look(run, r, end);
+    run->looks = end;
     braid->left[lane]--;
     if (--run->left[number] == 0) {
         close_walk(run, rank, &graph->walk[number]);
@@ -583,6 +587,7 @@ static void reset_run(dp__overlap_run_t *run)
     int64_t *waited = graph->first[1 - run->way], at = 0;
 
     run->nevents = 0;
+    run->rank = -1;
     run->end = 0.0;
     run->failed = false;
     for (int32_t r = 0; r < p->ranks; r++) {
@@ -628,6 +633,8 @@ double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules,
         event_t event = take_event(run);
         bool moved = true;
 
+        run->rank = event.rank;
+        run->looks = event.time;
         while (moved) {
             moved = false;
             for (int lane = 0; lane < LANES; lane++)

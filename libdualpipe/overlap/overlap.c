@@ -13,7 +13,9 @@
  *         urgency   some nodes in a stretch of the step are moved
  *         reverse   a run from the end: nodes begin as late as they can, which are new urgencies
  *       a try becomes `now` if it is at most `worse` longer, and `worse` falls to 0
- *     with many tries: rounds of Luby's lengths for 60 % of them, then changes of the best plan
+ *     timetables: now = the best of some by chance (timetable.c); then changes of it and its rules
+ *     with many tries: timetables for 40 % of them, rounds of Luby's lengths for 10 %. Then on with
+ *       what was better, and at last changes of the best plan
  *
  * Invariant: `best` has passed dp_program_verify() as a program of its braids (is_sound). An order
  * that is only short in the run is dropped. In the end dp_simulate() gives the step, and the given
@@ -33,19 +35,26 @@
 #include "base/sized.h"
 #include "overlap/bound.h"
 #include "overlap/braids.h"
-#include "overlap/rules.h"
+#include "overlap/timetable.h"
 #include "program/make.h"
 #include "simulate/costs.h"
 
 /* NODES: of all tries, where no number is given */
-enum { TRIES = 96, ROUND = 64, FEWEST = 16, NODES = 3000000 };
+enum { TRIES = 96, ROUND = 64, FEWEST = 16, NODES = 3000000, DRAWN = 64, STALE = 200 };
 
 /* Rules with the urgencies of all nodes, and what they came to. */
 typedef struct plan {
     dp__overlap_rules_t rules;
+    dp__overlap_timetable_t times; /* where the urgencies are from one */
     double *urgency, *starts;
     double step;
 } plan_t;
+
+typedef struct timed {
+    dp__overlap_timetable_t times;
+    dp__overlap_rules_t rules;
+    double step;
+} timed_t;
 
 typedef struct planning {
     dp_overlap_request_t request;
@@ -53,6 +62,7 @@ typedef struct planning {
     dp__overlap_graph_t graph;
     dp__overlap_run_t *run;
     plan_t best, now, trial;
+    timed_t timed;             /* the best of timetables */
     double *given;             /* urgencies: when each node began in the given schedule */
     dp__overlap_call_t *calls; /* of all ranks, */
     int64_t *counts;           /* and how many of each */
@@ -161,6 +171,7 @@ static int64_t all_calls(const dp__overlap_problem_t *p)
 static void copy_plan(const planning_t *x, const plan_t *from, plan_t *to)
 {
     to->rules = from->rules;
+    to->times = from->times;
     to->step = from->step;
     memcpy(to->urgency, from->urgency, (size_t)x->graph.nodes * sizeof(*to->urgency));
     memcpy(to->starts, from->starts, (size_t)x->graph.nodes * sizeof(*to->starts));
@@ -268,6 +279,76 @@ static void try_change(planning_t *x, dp__overlap_random_t *random, double worse
     run_forward(x, worse);
 }
 
+/* Lanes that never wait for a more urgent segment in some of the phases. */
+static void set_busy(dp__overlap_random_t *random, dp__overlap_rules_t *rules)
+{
+    double what = dp__overlap_unit(random);
+
+    if (what < 0.8)
+        rules->ahead[PHASE_STEADY] = rules->ahead[PHASE_DRAIN] = INFINITY;
+    if (what < 0.4)
+        rules->ahead[PHASE_FILL] = INFINITY;
+}
+
+static void draw_times(planning_t *x, dp__overlap_random_t *random)
+{
+    plan_t *t = &x->trial;
+
+    dp__overlap_timetable_random(&x->problem, random, &t->times);
+    dp__overlap_rules_random(x->problem.period, random, &t->rules);
+    set_busy(random, &t->rules);
+}
+
+static void change_times(planning_t *x, dp__overlap_random_t *random)
+{
+    plan_t *t = &x->trial;
+
+    t->times = x->now.times;
+    t->rules = x->now.rules;
+    for (int k = 1 + (int)(3.0 * dp__overlap_unit(random)); k > 0; k--)
+        if (dp__overlap_unit(random) < 0.35)
+            dp__overlap_rules_change(x->problem.period, random, &t->rules);
+        else
+            dp__overlap_timetable_change(&x->problem, random, &t->times);
+    if (dp__overlap_unit(random) < 0.01)
+        set_busy(random, &t->rules);
+}
+
+/* On from the best timetable so far, or from the best of some by chance; anew where none of `stale`
+ * is better. */
+static void try_times(planning_t *x, dp__overlap_random_t *random, int32_t stale, double until, double began)
+{
+    plan_t *t = &x->trial;
+    int32_t drawn = x->timed.step < INFINITY ? DRAWN : 0, since = 0;
+    double done;
+
+    x->now.step = INFINITY;
+    for (; (done = share_of_time(x, began) / until) < 1.0; x->tried++) {
+        double step = x->now.step, worse = 0.0;
+
+        if (drawn < DRAWN || x->timed.step == INFINITY) {
+            drawn++;
+            draw_times(x, random);
+        } else if (step == INFINITY) {
+            t->times = x->timed.times;
+            t->rules = x->timed.rules;
+        } else {
+            worse = 1e-3 * step * (1.0 - done) * dp__overlap_unit(random);
+            change_times(x, random);
+        }
+        if (!dp__overlap_timetable_write(&x->graph, &t->times, t->urgency))
+            return;
+        run_forward(x, worse);
+        if (x->now.step < x->timed.step)
+            x->timed = (timed_t){x->now.times, x->now.rules, x->now.step};
+        since = x->now.step < step ? 0 : since + 1;
+        if (since > stale) {
+            x->now.step = INFINITY;
+            drawn = since = 0;
+        }
+    }
+}
+
 /* Urgencies by chance, and lanes that never wait for a more urgent segment. */
 static void try_random(planning_t *x, dp__overlap_random_t *random, double worse)
 {
@@ -314,14 +395,30 @@ static int32_t round_length(int32_t number)
     return (1 << k) - 1 == number ? 1 << (k - 1) : round_length(number - (1 << (k - 1)) + 1);
 }
 
-/* Short rounds from several starts find more than a long one. Then on from the best of them. */
+static void try_rounds(planning_t *x, dp__overlap_random_t *random, double until, double began)
+{
+    for (int32_t round = 1; share_of_time(x, began) < until; round++)
+        try_round(x, random, ROUND * round_length(round), until, began);
+}
+
+/* Short rounds from several starts find more than a long one, and timetables more than rounds
+ * where they fit the schedule. Then on from the best of them. */
 static void try_all(planning_t *x)
 {
     dp__overlap_random_t random = {x->request.seed};
-    double began = dp__now_seconds(), rounds = x->request.tries > TRIES ? 0.6 : 1.0, done;
+    double began = dp__now_seconds(), times = x->problem.kinds == PASS_KINDS ? 0.4 : 0.0, done;
 
-    for (int32_t round = 1; share_of_time(x, began) < rounds; round++)
-        try_round(x, &random, rounds < 1.0 ? ROUND * round_length(round) : x->request.tries, rounds, began);
+    x->timed.step = INFINITY;
+    if (x->request.tries <= TRIES) {
+        try_round(x, &random, x->request.tries, 1.0, began);
+    } else {
+        try_times(x, &random, STALE, times, began);
+        try_rounds(x, &random, times + 0.1, began);
+        if (x->timed.step <= x->best.step)
+            try_times(x, &random, INT32_MAX, 0.9, began);
+        else
+            try_rounds(x, &random, 0.75, began);
+    }
     copy_plan(x, &x->best, &x->now);
     for (; (done = share_of_time(x, began)) < 1.0 && x->now.step < INFINITY; x->tried++)
         try_change(x, &random, 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(&random));

@@ -131,3 +131,19 @@ void dp__overlap_problem_clear(dp__overlap_problem_t *p)
     dp__free(p->chunk);
     *p = (dp__overlap_problem_t){.ranks = 0};
 }
+
+double dp__overlap_chain(const dp__overlap_problem_t *p, int32_t chunk, int kind)
+{
+    double sum = 0.0;
+
+    for (int32_t c = chunk; c >= 0; c = kind == PASS_F ? p->chunk[c].next : p->chunk[c].prev)
+        sum += p->chunk[c].chain[kind] + (kind == PASS_F ? p->chunk[c].hop : p->chunk[c].back_hop);
+    return sum;
+}
+
+int32_t dp__overlap_end(const dp__overlap_problem_t *p, int32_t chunk, int kind)
+{
+    while ((kind == PASS_F ? p->chunk[chunk].prev : p->chunk[chunk].next) >= 0)
+        chunk = kind == PASS_F ? p->chunk[chunk].prev : p->chunk[chunk].next;
+    return chunk;
+}

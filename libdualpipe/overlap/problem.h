@@ -54,6 +54,11 @@ dp_status_t dp__overlap_problem_make(const dp_schedule_t *schedule, const dp_cos
                                      dp__overlap_problem_t *out);
 void dp__overlap_problem_clear(dp__overlap_problem_t *problem);
 
+/* From the start of pass `kind`, F or I, at the chunk: down, or up, to the end of the path. */
+double dp__overlap_chain(const dp__overlap_problem_t *problem, int32_t chunk, int kind);
+/* Where its path begins, of kind F, or ends. */
+int32_t dp__overlap_end(const dp__overlap_problem_t *problem, int32_t chunk, int kind);
+
 /* Segments of all passes of a chunk. */
 static inline int64_t dp__overlap_calls(const dp__overlap_problem_t *p, int32_t chunk)
 {

@@ -10,7 +10,7 @@
 
 #include "overlap/bound.h"
 #include "overlap/braids.h"
-#include "overlap/rules.h"
+#include "overlap/timetable.h"
 #include "simulate/costs.h"
 #include "tests/support/suite.h"
 
@@ -374,6 +374,92 @@ START_TEST(more_passes_than_a_braid_takes_are_no_plan)
 }
 END_TEST
 
+/* Whatever the groups and paces: a time for each segment, and W behind I. */
+static void check_times(const dp__overlap_graph_t *graph, const double *urgency)
+{
+    const dp__overlap_problem_t *p = graph->problem;
+
+    for (int32_t w = 0; w < graph->walks; w++) {
+        const dp__overlap_walk_t *walk = &graph->walk[w];
+
+        for (int32_t n = walk->first; n < walk->first + walk->count; n++)
+            ck_assert_msg(isfinite(urgency[n]) && (n == walk->first || urgency[n] >= urgency[n - 1]), "node %d: %g", n,
+                          urgency[n]);
+        if (walk->kind == PASS_W)
+            ck_assert_double_ge(
+                urgency[walk->first],
+                urgency[graph->walk[dp__overlap_walk_at(p, PASS_I, walk->chunk, walk->microbatch)].first]);
+    }
+}
+
+START_TEST(timetables_have_a_time_for_every_pass)
+{
+    dp__overlap_random_t random = {3};
+    int runs = 0;
+
+    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); k++) {
+        dp_schedule_t *like = generate(k);
+        dp_costs_t resolved;
+        dp__overlap_problem_t problem;
+        dp__overlap_graph_t graph;
+        dp__overlap_run_t *run;
+        double *urgency;
+
+        ck_assert_int_eq(dp__costs_resolve(&costs, like, &resolved), DP_OK);
+        ck_assert_int_eq(dp__overlap_problem_make(like, &resolved, 8, &problem), DP_OK);
+        problem.cap = k % 2 == 0 ? INFINITY : 2.0 * problem.ranks;
+        ck_assert_int_eq(dp__overlap_graph_make(&problem, &graph), DP_OK);
+        run = dp__overlap_run_open(&graph);
+        urgency = calloc((size_t)graph.nodes, sizeof(*urgency));
+        for (int round = 0; round < 20; round++) {
+            dp__overlap_timetable_t times;
+            dp__overlap_rules_t rules;
+
+            dp__overlap_timetable_random(&problem, &random, &times);
+            for (int change = 0; change < round; change++)
+                dp__overlap_timetable_change(&problem, &random, &times);
+            dp__overlap_rules_random(problem.period, &random, &rules);
+            for (int phase = 0; phase < PHASES; phase++)
+                rules.ahead[phase] = INFINITY;
+            ck_assert(dp__overlap_timetable_write(&graph, &times, urgency));
+            check_times(&graph, urgency);
+            runs += dp__overlap_run(run, &rules, urgency, false, INFINITY, NULL, NULL) < INFINITY;
+        }
+        free(urgency);
+        dp__overlap_run_close(run);
+        dp__overlap_graph_clear(&graph);
+        dp__overlap_problem_clear(&problem);
+        dp_schedule_free(like);
+    }
+    ck_assert_int_gt(runs, 10 * (int)(sizeof(shapes) / sizeof(shapes[0])));
+}
+END_TEST
+
+/* More than the tries without timetables: in memory that the given schedule does not use, other
+ * groups and warm-ups make the step shorter than any order in its own memory can be. */
+START_TEST(timetables_use_the_memory)
+{
+    dp_schedule_request_t of = {
+        .struct_size = sizeof(of), .method = "interleaved_overlap", .ranks = 4, .microbatches = 16, .chunks = 4};
+    dp_schedule_t *schedule;
+    dp_overlap_request_t request = {.struct_size = sizeof(request), .costs = &costs, .slots = 6, .tries = 400};
+    dp_overlap_result_t result = {.struct_size = sizeof(result)};
+    double peak, bound;
+
+    ck_assert_int_eq(dp_schedule_generate(&of, &schedule), DP_OK);
+    request.schedule = schedule;
+    ck_assert_int_eq(dp__overlap_request_bound(&request, &bound), DP_OK);
+    request.memory_cap = 8.0;
+    ck_assert_msg(dp_plan_overlap(&request, &result) == DP_OK, "%s", dp_last_error());
+    ck_assert_double_le(result.step, step_of(schedule, &costs, &peak) * 0.98);
+    ck_assert_double_le(result.peak, 8.0 + 1e-9);
+    ck_assert_double_ge(result.step, result.bound * (1.0 - 1e-9));
+    ck_assert_msg(result.step < bound, "%g, and in its own memory %g at least", result.step, bound);
+    dp_overlap_clear(&result);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 /* The planner's run of a random order beside the machine's of the same order as a schedule. It
  * leaves out what a lane's list makes its messages wait for. compared[1]: equal. */
 static void compare_runs(const dp_schedule_t *like, const dp_costs_t *of, const dp__overlap_graph_t *graph,
@@ -468,5 +554,7 @@ int main(void)
     SUITE_ADD(suite, what_is_given_stays_where_nothing_is_found);
     SUITE_ADD(suite, more_passes_than_a_braid_takes_are_no_plan);
     SUITE_ADD(suite, the_planner_times_as_the_machine_does);
+    SUITE_ADD(suite, timetables_have_a_time_for_every_pass);
+    SUITE_ADD(suite, timetables_use_the_memory);
     return suite_run(suite);
 }
