@@ -284,9 +284,9 @@ static void set_busy(dp__overlap_random_t *random, dp__overlap_rules_t *rules)
 {
     double what = dp__overlap_unit(random);
 
-    if (what < 0.8)
+    if (what < 0.9)
         rules->ahead[PHASE_STEADY] = rules->ahead[PHASE_DRAIN] = INFINITY;
-    if (what < 0.4)
+    if (what < 0.7)
         rules->ahead[PHASE_FILL] = INFINITY;
 }
 
@@ -326,6 +326,8 @@ static void try_times(planning_t *x, dp__overlap_random_t *random, int32_t stale
     for (; (done = share_of_time(x, began) / until) < 1.0; x->tried++) {
         double step = x->now.step, worse = 0.0;
 
+        if (drawn == 2 * DRAWN && x->timed.step == INFINITY)
+            return; /* they do not fit the schedule */
         if (drawn < DRAWN || x->timed.step == INFINITY) {
             drawn++;
             draw_times(x, random);
@@ -414,7 +416,7 @@ static void try_all(planning_t *x)
     } else {
         try_times(x, &random, STALE, times, began);
         try_rounds(x, &random, times + 0.1, began);
-        if (x->timed.step <= x->best.step)
+        if (x->timed.step <= 1.02 * x->best.step)
             try_times(x, &random, INT32_MAX, 0.9, began);
         else
             try_rounds(x, &random, 0.75, began);
