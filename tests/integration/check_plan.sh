@@ -195,12 +195,12 @@ expect 2 --model "$models/gpt2.json" --gpus 8 --seq 2048
 require err 'has 1024 positions'
 
 # A GPU from a file, all that a data sheet has; h100's numbers in a file are an h100.
-expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --format json
+expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --format json
 sed 's/"gpu":"[^"]*"//' out >h100.json
 printf '# a comment\n TFLOPS = 989\nGIB=79.6474609375\nHOST=8 # of them\r\n\nNEAR=450\nFAR=50\n' >same.gpu
-expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --format json --gpu same.gpu
+expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --format json --gpu same.gpu
 sed 's/"gpu":"[^"]*"//' out | cmp - h100.json || fail "h100 from a file is another GPU"
-expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --gpu "$DP_TEST_SRCDIR/docs/plan/mi300x.gpu" --assume HOST=4
+expect 0 --model "$models/mixtral-8x7b.json" --gpus 64 --pp 4 --ep 4 --gpu "$DP_TEST_SRCDIR/docs/plan/mi300x.gpu" --assume HOST=4
 require out 'TFLOPS=1307.4,GIB=192,HOST=4,'
 gpu() { # LINE PATTERN: a file of a GPU with that line instead of FAR=50 is refused
     sed "s|^FAR=50|$1|" same.gpu >other.gpu
