@@ -12,28 +12,36 @@ function literally(yes) {
         print yes ? ".PP\n.nf" : ".fi\n.PP"
     literal = yes
 }
-function describe(text,    lines, n, i, line, listed) {
+# Points ("- ...") and terms ("  NAME  what it is") go on in lines that stand further in than they do.
+function describe(text,    lines, n, i, line, inset, listed) {
+    listed = -1
     n = split(text, lines, "\n")
     for (i = 1; i <= n; i++) {
         line = lines[i]
-        if (line ~ /^    /) {
+        match(line, /^ */)
+        inset = RLENGTH
+        if (listed < 0 && inset > 3) {
             literally(1)
             print escape(line)
             continue
         }
         literally(0)
-        if (line == "" || (listed && line !~ /^(- |  )/)) {
-            print ".PP"
-            listed = 0
-        }
-        if (line ~ /^- /) {
-            print ".IP \\- 2"
-            sub(/^- /, "", line)
-            listed = 1
-        }
         sub(/^ +/, "", line)
-        if (line != "")
+        if (line != "" && listed >= 0 && inset > listed) {
             print escape(line)
+        } else if (line ~ /^- /) {
+            print ".IP \\- 2\n" escape(substr(line, 3))
+            listed = inset
+        } else if (inset > 1 && match(line, /[^ ]  +/)) {
+            print ".TP 24\n" escape(substr(line, 1, RSTART)) "\n" escape(substr(line, RSTART + RLENGTH))
+            listed = inset
+        } else {
+            if (line == "" || listed >= 0)
+                print ".PP"
+            listed = -1
+            if (line != "")
+                print escape(line)
+        }
     }
     literally(0)
 }

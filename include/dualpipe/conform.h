@@ -87,11 +87,12 @@ DP_API DP_CHECKED dp_status_t dp_conform_run(const char *interface_id, const dp_
  * interface_id is NULL, and returns the exit status: 0 all passed, 1 a case failed or a plugin
  * cannot be used, 2 wrong usage.
  *
- *   --plugin NAME|PATH  the plugin on trial, instead of `plugin` --mode threads|processes one of
- *                       the two only
- *   --device NAME|PATH  --comm NAME|PATH  --launch COMMAND  --settings TEXT
- *                       see dp_conform_options_t
- *   --list              the cases and their sentences, and no trial CASE... these cases only
+ *   --plugin NAME|PATH        the plugin on trial, instead of `plugin`
+ *   --mode threads|processes  one of the two only
+ *   --device NAME|PATH, --comm NAME|PATH, --launch COMMAND, --settings TEXT
+ *                             see dp_conform_options_t
+ *   --list                    the cases and their sentences, and no trial
+ *   CASE...                   these cases only
  * [main] [blocks]
  */
 DP_API int dp_conform_main(const char *interface_id, const char *plugin, int argc, char **argv);

@@ -37,12 +37,13 @@ extern "C" {
 #endif
 
 /* Tags used on functions of all headers, in this order.
- *   [main]        only the thread that drives the object [any] any thread, also at once
+ *   [main]        only the thread that drives the object
+ *   [any]         any thread, also at once
  *   [enqueue s]   puts work on stream s and returns; never waits for the device
  *   [blocks]      may wait on the host: for a peer, the device or the disk, always with a deadline
  *   [capture]     legal while s is being captured into a graph
- *   [collective]  every rank of the group calls it in the same order [paired] the peer makes the
- *                 matching call
+ *   [collective]  every rank of the group calls it in the same order
+ *   [paired]      the peer makes the matching call
  *   [signal]      async-signal-safe
  * and on the calls of kernels (attention.h, moe.h), which say what a call puts on its stream:
  *   [compute]     work that belongs on a compute lane: kernels, no transfers
