@@ -183,7 +183,7 @@ static void time_rank(const dp__overlap_graph_t *graph, const dp__overlap_timeta
                                                         dp__overlap_chain(p, c, PASS_I)) *
                                                            of[TIMES_I_SLOW]);
     }
-    filled = of[TIMES_FILLED] * p->cap / p->chunk[rank * p->chunks].share;
+    filled = of[TIMES_FILLED] * p->cap[rank] / p->chunk[rank * p->chunks].share;
     warm = (int32_t)fmin(fmin(n, filled), fmax(0.0, (first - begins) / pace.fill));
     for (int32_t k = 0; k < n; k++) {
         const dp__overlap_walk_t *walk = &graph->walk[forward[k]];
