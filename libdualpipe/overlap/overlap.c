@@ -284,9 +284,9 @@ static void set_busy(dp__overlap_random_t *random, dp__overlap_rules_t *rules)
 {
     double what = dp__overlap_unit(random);
 
-    if (what < 0.9)
+    if (what < 0.8)
         rules->ahead[PHASE_STEADY] = rules->ahead[PHASE_DRAIN] = INFINITY;
-    if (what < 0.7)
+    if (what < 0.4)
         rules->ahead[PHASE_FILL] = INFINITY;
 }
 
