@@ -407,7 +407,8 @@ START_TEST(timetables_have_a_time_for_every_pass)
 
         ck_assert_int_eq(dp__costs_resolve(&costs, like, &resolved), DP_OK);
         ck_assert_int_eq(dp__overlap_problem_make(like, &resolved, 8, &problem), DP_OK);
-        problem.cap = k % 2 == 0 ? INFINITY : 2.0 * problem.ranks;
+        for (int32_t r = 0; r < problem.ranks; r++)
+            problem.cap[r] = k % 2 == 0 ? INFINITY : 2.0 * problem.ranks;
         ck_assert_int_eq(dp__overlap_graph_make(&problem, &graph), DP_OK);
         run = dp__overlap_run_open(&graph);
         urgency = calloc((size_t)graph.nodes, sizeof(*urgency));
