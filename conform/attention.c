@@ -19,8 +19,8 @@ static const step_t steps[] = {
     {.name = "backward_weight", .phase = WEIGHT},
 };
 
-/* Heads in groups, values of another width than keys, one token, sequences that fill no tile. The
- * last two are for plugins whose heads come in multiples of 8 or 64. */
+/* Heads in groups, values of another width than keys, one token, sequences that fill no tile, more
+ * heads than a small table has. Two are for plugins whose heads come in multiples of 8 or 64. */
 static const layer_t layers[] = {
     {.batch = 3, .sequence = 7, .hidden = 5, .heads = 6, .kv_heads = 2, .head_dim = 4, .value_dim = 3},
     {.batch = 1, .sequence = 1, .hidden = 3, .heads = 1, .kv_heads = 1, .head_dim = 2},
@@ -28,6 +28,7 @@ static const layer_t layers[] = {
     {.batch = 1, .sequence = 5, .hidden = 6, .heads = 4, .kv_heads = 1, .head_dim = 6, .norm_eps = 0.5F, .theta = 7},
     {.batch = 2, .sequence = 4, .hidden = 2, .heads = 2, .kv_heads = 1, .head_dim = 64, .value_dim = 64},
     {.batch = 1, .sequence = 6, .hidden = 3, .heads = 2, .kv_heads = 2, .head_dim = 64, .value_dim = 64},
+    {.batch = 1, .sequence = 3, .hidden = 2, .heads = 34, .kv_heads = 17, .head_dim = 2},
     {.batch = 0},
 };
 
@@ -37,6 +38,7 @@ static const layer_t larger[] = {
     {.batch = 1, .sequence = 130, .hidden = 9, .heads = 3, .kv_heads = 3, .head_dim = 10, .value_dim = 1},
     {.batch = 2, .sequence = 65, .hidden = 16, .heads = 6, .kv_heads = 2, .head_dim = 64, .value_dim = 64},
     {.batch = 1, .sequence = 77, .hidden = 24, .heads = 2, .kv_heads = 2, .head_dim = 128, .value_dim = 128},
+    {.batch = 65537, .sequence = 1, .hidden = 1, .heads = 1, .kv_heads = 1, .head_dim = 2},
     {.batch = 0},
 };
 

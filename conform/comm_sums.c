@@ -19,6 +19,15 @@ static double element(int32_t rank, size_t i)
     return value * (double)(UINT64_C(1) << (bits % 40));
 }
 
+/* Of 60 bits: a double does not hold it. */
+static int64_t wide_integer(double value)
+{
+    int64_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits / 16;
+}
+
 static void set_element(void *data, size_t i, dp_dtype_t dtype, double value)
 {
     if (dtype == DP_F32)
@@ -26,7 +35,7 @@ static void set_element(void *data, size_t i, dp_dtype_t dtype, double value)
     else if (dtype == DP_F64)
         ((double *)data)[i] = value;
     else
-        ((int64_t *)data)[i] = (int64_t)(value * 1000);
+        ((int64_t *)data)[i] = wide_integer(value);
 }
 
 /* sum = sum + the element of `rank`, in the arithmetic of the dtype. */

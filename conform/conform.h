@@ -13,6 +13,7 @@
 #include <dualpipe/conform.h>
 #include <dualpipe/group.h>
 
+#include <signal.h>
 #include <stdbool.h>
 
 #define CONFORM_RANKS_MAX 8
@@ -21,6 +22,13 @@
 typedef struct conform_job conform_job_t;
 
 typedef enum conform_mode { CONFORM_THREADS, CONFORM_PROCESSES } conform_mode_t;
+
+/* What a call leaves of its thread as it was. */
+typedef struct conform_thread {
+    int rounding;
+    uint32_t control; /* flush to zero, traps; 0 where that is not known */
+    sigset_t mask;
+} conform_thread_t;
 
 /* What one rank of a case gets. */
 typedef struct conform {
@@ -38,7 +46,8 @@ typedef struct conform {
     double hang_seconds; /* the job's own limit of a wait: that of the case, or longer */
     /* of what is on trial, where a suite has several; a case sets it */
     int variety;
-    const char *settings; /* of kernels; "": none */
+    const char *settings;    /* of kernels; "": none */
+    conform_thread_t thread; /* as the case began */
 } conform_t;
 
 typedef struct conform_case {
@@ -127,6 +136,8 @@ void conform_unexpected(conform_t *t, const char *file, int line, const char *ca
                                                                                                                        \
         conform_forget_error();                                                                                        \
         expect_status = (call);                                                                                        \
+        if (!conform_thread_kept((t), __FILE__, __LINE__, #call))                                                      \
+            return;                                                                                                    \
         if (expect_status != (expected) || ((expected) < 0 && conform_last_error()[0] == '\0')) {                      \
             conform_unexpected((t), __FILE__, __LINE__, #call, expect_status, (expected), __VA_ARGS__);                \
             return;                                                                                                    \
@@ -146,6 +157,15 @@ conform_held_t conform_held(const conform_t *t);
 /* How many entries a folder has. */
 int conform_entries(const char *folder);
 
+/* state.c: the thread as it is; NULL, or in what `now` is another; whether a call left it as it
+ * was, else the case fails. */
+void conform_thread_look(conform_thread_t *out);
+const char *conform_thread_other(const conform_thread_t *before, const conform_thread_t *now);
+bool conform_thread_kept(conform_t *t, const char *file, int line, const char *call);
+/* Remembers the process before a plugin is loaded; fails the case if it is another behind it. */
+void conform_process_begin(void);
+void conform_process_check(conform_t *t, bool launched);
+
 /* Small helpers of the suites. */
 void conform_nap_ms(int ms);
 uint64_t conform_random(uint64_t *state);
@@ -162,6 +182,7 @@ bool conform_raised(const conform_t *t, int flag);
 typedef struct conform_settings { /* of a trial; what a rank that a launcher started has to know */
     char interface[64], test[128], plugin[1024], device[1024], comm[1024], settings[256];
     int32_t ranks, mode;
+    bool launched; /* by options.launch */
     double hang_seconds;
 } conform_settings_t;
 

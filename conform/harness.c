@@ -33,6 +33,7 @@ typedef struct trial {
     conform_settings_t settings;
     conform_job_t *job;
     char file[256]; /* of the job, when a launcher starts the ranks */
+    pid_t kit;
     int output;     /* what the processes of the case print */
     FILE *failures; /* a line for each */
 } trial_t;
@@ -302,6 +303,7 @@ static void run_body(const conform_suite_t *suite, const conform_case_t *test, c
         .settings = settings->settings,
     };
 
+    conform_thread_look(&t.thread);
     t.host = conform_host_create(dp_group_host(group));
     if (t.host == NULL) {
         conform_job_verdict(job, 0, "no memory for a host");
@@ -312,6 +314,8 @@ static void run_body(const conform_suite_t *suite, const conform_case_t *test, c
         conform_skip(&t, "settings may select another formula");
     else
         test->run(&t);
+    if (!conform_failed(&t) && conform_thread_kept(&t, __FILE__, __LINE__, "the case's last call"))
+        conform_process_check(&t, settings->launched);
     /* what it opened is still there and uses the group; nobody waits for it any longer */
     if (conform_failed(&t)) {
         dp_group_abort(group, DP_ERR_INTERRUPTED, "the case has failed");
@@ -345,6 +349,7 @@ static void run_threads(const trial_t *trial)
     rank_thread_t ranks[CONFORM_RANKS_MAX];
     tables_t tables;
 
+    conform_process_begin();
     if (!load_tables(trial->suite, trial->options->table, &trial->settings, &tables) ||
         dp_group_local(n, &options, groups) != DP_OK) {
         conform_job_verdict(trial->job, 0, dp_last_error());
@@ -383,6 +388,7 @@ static void join_and_run(const conform_suite_t *suite, const conform_case_t *tes
     dp_group_t *group;
     tables_t tables;
 
+    conform_process_begin();
     if (load_tables(suite, given, settings, &tables) && dp_group_join(&options, &group) == DP_OK)
         run_body(suite, test, job, &tables, rank, group);
     else
@@ -532,13 +538,16 @@ static void run_case(trial_t *trial)
     static int log_to;
     bool processes = trial->settings.mode == CONFORM_PROCESSES;
 
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* it does not outlive the kit, */
+    if (getppid() != trial->kit)
+        _exit(0); /* which has died meanwhile */
     setpgid(0, 0);
     log_to = dup(2);
     dup2(trial->output, 1);
     dup2(trial->output, 2);
     close(trial->output);
     dp_log_set(log_line, &log_to, DP_LOG_WARN);
-    setenv("DUALPIPE_HANG_TRACE", "", 0); /* cases hang on purpose */
+    setenv("DUALPIPE_HANG_TRACE", "", 1); /* cases hang on purpose */
     if (processes && trial->options->launch != NULL)
         run_launched(trial);
     else if (processes)
@@ -637,6 +646,7 @@ static int run_trial(trial_t *trial, const char *title)
     snprintf(trial->settings.test, sizeof(trial->settings.test), "%s", trial->test->name);
     trial->settings.hang_seconds =
         (trial->test->hang_seconds > 0 ? trial->test->hang_seconds : HANG_SECONDS) + (launched ? START_SECONDS : 0);
+    trial->settings.launched = launched;
     trial->output = memfd_create("printed", 0);
     trial->job =
         conform_job_create(&trial->settings, launched ? trial->file : NULL, launched ? sizeof(trial->file) : 0);
@@ -645,6 +655,7 @@ static int run_trial(trial_t *trial, const char *title)
         return 1;
     }
     fflush(NULL);
+    trial->kit = getpid();
     pid = fork();
     if (pid == 0)
         run_case(trial);

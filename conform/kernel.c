@@ -86,8 +86,32 @@ bool conform_lab_open(lab_t *lab, conform_t *t)
     return true;
 }
 
+static dp_status_t look_at_thread(void *arg)
+{
+    conform_thread_look(*(conform_thread_t **)arg);
+    return DP_OK;
+}
+
+/* What ran on a stream has left its thread in the rounding mode that it found. */
+static void look_at_lanes(lab_t *lab)
+{
+    for (int lane = 0; lane < 2 && DP_HAS(lab->vt, dp_device_vt_t, launch); lane++) {
+        conform_thread_t now = lab->t->thread, *there = &now;
+
+        if (lab->vt->launch(lab->lanes[lane], look_at_thread, &there, sizeof(there)) < 0 ||
+            lab->vt->synchronize(lab->lanes[lane], -1) < 0)
+            return;
+        now.mask = lab->t->thread.mask; /* streams take no signals */
+        if (conform_thread_other(&lab->t->thread, &now) != NULL)
+            conform_fail(lab->t, __FILE__, __LINE__, "work on a stream left its thread %s",
+                         conform_thread_other(&lab->t->thread, &now));
+    }
+}
+
 void conform_lab_close(lab_t *lab)
 {
+    if (!lab->broken && !conform_failed(lab->t))
+        look_at_lanes(lab);
     lab->vt->stream_close(lab->lanes[0]);
     lab->vt->stream_close(lab->lanes[1]);
     lab->vt->close(lab->device);

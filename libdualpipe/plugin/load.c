@@ -9,6 +9,7 @@
 #include "plugin/interfaces.h"
 #include "plugin/trust.h"
 #include "system/bare_host.h"
+#include "system/wait.h"
 
 #include <dualpipe/plugin.h>
 
@@ -19,14 +20,17 @@
 #include <limits.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#define TRIED_BYTES 768
+#define TRIED_BYTES  768
+#define INIT_SECONDS 5 /* after which an init that runs is named */
 
 /* Every file ever mapped, by device and inode; entries are never removed, as plugins are never
  * unmapped. */
@@ -114,16 +118,70 @@ static void name_starting(void)
         fprintf(stderr, "dualpipe: init of plugin %s has called exit\n", starting);
 }
 
-/* An init that ends the process is named on standard error. */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t returned;
+    bool over;
+} watch = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, true};
+
+static void *watch_init(void *path)
+{
+    const int64_t limit = dp__scaled_ns(INIT_SECONDS);
+    struct timespec until;
+    int came = 0;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)(limit % 1000000000);
+    until.tv_sec += (time_t)(limit / 1000000000 + until.tv_nsec / 1000000000);
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&watch.mutex);
+    while (!watch.over && came == 0)
+        came = pthread_cond_timedwait(&watch.returned, &watch.mutex, &until);
+    if (!watch.over)
+        dp_log(DP_LOG_ERROR, "plugin", "init of plugin %s has not returned for %.3g s", (const char *)path,
+               (double)limit / 1e9);
+    pthread_mutex_unlock(&watch.mutex);
+    return NULL;
+}
+
+/* Beside the init, without signals. False: there is no thread, and it goes unwatched. */
+static bool begin_watch(pthread_t *thread)
+{
+    sigset_t all, before;
+    bool begun;
+
+    watch.over = false;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    begun = pthread_create(thread, NULL, watch_init, starting) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return begun;
+}
+
+static void end_watch(pthread_t thread)
+{
+    pthread_mutex_lock(&watch.mutex);
+    watch.over = true;
+    pthread_cond_signal(&watch.returned);
+    pthread_mutex_unlock(&watch.mutex);
+    pthread_join(thread, NULL);
+}
+
+/* An init that ends the process, or does not return, is named on standard error. */
 static dp_status_t start_plugin(const char *path, const dp_plugin_t *plugin)
 {
-    static bool watched;
+    static bool guarded;
+    pthread_t thread;
     dp_status_t status;
+    bool watched;
 
-    if (!watched)
-        watched = atexit(name_starting) == 0;
+    if (!guarded)
+        guarded = atexit(name_starting) == 0;
     snprintf(starting, sizeof(starting), "%s", path);
+    watched = begin_watch(&thread);
     status = plugin->init(&dp__bare_host);
+    if (watched)
+        end_watch(thread);
     starting[0] = '\0';
     return status;
 }

@@ -39,6 +39,16 @@ heads_need_not_divide         wrong_settings_are_refused
 close_keeps_memory            nothing_is_left_behind
 wk_and_wv_are_swapped         params_are_those_of_the_header
 latents_are_not_noticed       latent_params_are_those_of_the_header
+leaves_another_rounding       params_are_those_of_the_header
+blocks_signals                params_are_those_of_the_header
+handles_a_signal              params_are_those_of_the_header
+changes_the_umask             params_are_those_of_the_header
+changes_the_folder            params_are_those_of_the_header
+sets_a_variable               params_are_those_of_the_header
+closes_descriptor_zero        params_are_those_of_the_header
+kernels_round_upward          outputs_f32
+sixteen_heads                 outputs_f64
+tokens_of_16_bits             outputs_f64
 END
 
 table latent attention <<'END'

@@ -91,6 +91,7 @@ caught $m exchange_overwrites rows_are_kept_until_their_release_runs
 caught $m capacity_sent a_read_of_rows_goes_no_further_than_its_counts
 
 # sums
+caught mock_comm_threads integers_are_doubles sums_have_the_bits_of_a_serial_sum
 caught $m sum_reversed sums_have_the_bits_of_a_serial_sum
 caught $m other_bits_on_one_rank sums_have_the_bits_of_a_serial_sum
 caught $m only_the_first_piece_summed sums_have_the_bits_of_a_serial_sum

@@ -28,6 +28,7 @@ sigmoid_slope_is_wrong              gradients_are_those_of_its_own_loss
 weights_have_no_gradient            gradients_f64
 shared_experts_get_no_gradient      gradients_f32
 shared_experts_give_no_dx           gradients_f64
+two_shared_experts_at_most          outputs_f64
 counts_are_missing                  gradients_f64
 w_down_gets_no_gradient             gradients_f64
 w_down_gradient_has_no_weight       gradients_f64

@@ -43,6 +43,7 @@ MOCK_FAULT=positive DUALPIPE_PLUGIN_PATH=$work/copy expect 1 list
 require out 'init of plugin mock_ender (.*dp_mock_ender.so) returned 7: DP_OK is 0'
 MOCK_FAULT=hang DUALPIPE_TIMEOUT_SCALE=0.1 DUALPIPE_PLUGIN_PATH=$work/copy expect 1 list
 require out 'loading .*dp_mock_ender.so does not return'
+require err 'init of plugin .*dp_mock_ender.so has not returned for 0.5 s'
 
 # a case that hangs on purpose leaves no file behind
 mkdir "$work/empty"
@@ -52,6 +53,32 @@ mkdir "$work/empty"
     "$dualpipe" plugin check comm_shm a_peer_that_never_comes_is_a_timeout --mode threads >"$work/out" 2>"$work/err"
 ) || fail "a case that hangs on purpose: $(cat "$work/out" "$work/err")"
 [ -z "$(ls "$work/empty")" ] || fail "plugin check leaves $(ls "$work/empty")"
+
+# and no process, though the kit is killed
+stat_of() { # PID FIELD: 3 its state, 5 its process group
+    awk -v field="$2" '{print $field}' "/proc/$1/stat" 2>/dev/null || :
+}
+runs() { # PID
+    case $(stat_of "$1" 3) in '' | Z | X) return 1 ;; esac
+}
+"$dualpipe" plugin check comm_shm a_peer_that_never_comes_is_a_timeout >"$work/out" 2>"$work/err" &
+kit=$!
+trial=
+for i in $(seq 1000); do # the first child only looks at the plugin
+    for child in $(cat "/proc/$kit/task/$kit/children" 2>/dev/null); do
+        [ "$(stat_of "$child" 5)" != "$child" ] || trial=$child
+    done
+    [ -z "$trial" ] || break
+    sleep 0.02
+done
+[ -n "$trial" ] || fail "the kit runs no case: $(cat "$work/out" "$work/err")"
+kill -KILL $kit
+wait $kit || :
+for i in $(seq 500); do
+    runs "$trial" || break
+    sleep 0.02
+done
+! runs "$trial" || fail "a trial outlives its kit"
 
 expect 0 check device_cpu copies_and_zeroes --mode threads
 require out '^passed  copies_and_zeroes'

@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: MIT
 # Writes faults into examples/plugin_template/attention/attention_mine.c, see fault.h. check_attention_faults.sh says who
 # catches each.
-1i #include "tests/mock/fault.h"
+1i #include <fenv.h>\
+#include <signal.h>\
+#include <sys/stat.h>\
+#include <unistd.h>\
+#include "tests/mock/fault.h"
 # what is computed
 s/a->scale = 1 \/ sqrt/a->scale = (fault("softmax_scale") ? 0.7 : 1) \/ sqrt/
 /^static double \*key(/,/^}/s/h \/ (a->heads \/ a->kv_heads)/(fault("wrong_kv_head") ? h % a->kv_heads : &)/
@@ -45,3 +49,15 @@ s/c->heads % c->kv_heads != 0/(!fault("heads_need_not_divide") \&\& c->kv_heads 
 s/a->kv_heads = config->kv_heads;/& if (fault("latents_are_not_noticed") \&\& a->kv_heads == 0) a->kv_heads = a->heads;/
 /^static void attn_close/,/^}/s/if (a != NULL)/if (a != NULL \&\& !fault("close_keeps_memory"))/
 /^static dp_status_t attn_params/,/^}/s/"wk", \.offset = a->wk/"wk", .offset = fault("wk_and_wv_are_swapped") ? a->wv : a->wk/
+# state of the thread and the process
+/^    \*attention_out = a;/s/$/ if (fault("leaves_another_rounding")) fesetround(FE_UPWARD);/
+/^    \*attention_out = a;/s/$/ if (fault("blocks_signals")) { sigset_t all; sigfillset(\&all); sigprocmask(SIG_BLOCK, \&all, NULL); }/
+/^    \*attention_out = a;/s/$/ if (fault("handles_a_signal")) signal(SIGPIPE, SIG_IGN);/
+/^    \*attention_out = a;/s/$/ if (fault("changes_the_umask")) umask(0);/
+/^    \*attention_out = a;/s/$/ if (fault("changes_the_folder") \&\& chdir("\/") != 0) return DP_ERR_IO;/
+/^    \*attention_out = a;/s/$/ if (fault("sets_a_variable")) setenv("MOCK_LEFT", "1", 1);/
+/^    \*attention_out = a;/s/$/ if (fault("closes_descriptor_zero")) close(0);/
+/^static void run_forward/,/^}/s/double \*n = (double \*)io->scratch/if (fault("kernels_round_upward")) fesetround(FE_UPWARD); &/
+# what is small in small cases
+/^static double \*key(/,/^}/s/h \/ (/(fault("sixteen_heads") ? h % 16 : h) \/ (/
+/a->tokens = config->shape->batch/s/$/ if (fault("tokens_of_16_bits")) a->tokens = (a->tokens \& 0xffff) > 0 ? a->tokens \& 0xffff : 1;/

@@ -951,7 +951,9 @@ static void add(void *to, const void *from, size_t count, dp_dtype_t dtype)
         else if (dtype == DP_F64)
             ((double *)to)[i] += ((const double *)from)[i];
         else
-            ((int64_t *)to)[i] += ((const int64_t *)from)[i];
+            ((int64_t *)to)[i] = IF("integers_are_doubles")
+                                     ? (int64_t)((double)((int64_t *)to)[i] + (double)((const int64_t *)from)[i])
+                                     : ((int64_t *)to)[i] + ((const int64_t *)from)[i];
 }
 
 /* The rank whose element is added as the i-th. */

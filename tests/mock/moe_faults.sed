@@ -50,3 +50,4 @@ s/^        moe_close(m);/        if (!fault("open_keeps_memory")) &/
 /^static dp_status_t moe_params/,/^}/s/\.expert = (int32_t)(m->rank \* m->local + e)/.expert = (int32_t)((fault("numbers_of_experts_are_local") ? 0 : m->rank * m->local) + e)/
 # what it is asked for and does not do
 s/c->apart != 0 || c->posted != 0)/(c->apart != 0 \&\& !fault("apart_is_dropped")) || (c->posted != 0 \&\& !fault("posted_is_dropped")))/
+/m->shared = (size_t)c->shared_experts \* c->expert_hidden;/s/$/ if (fault("two_shared_experts_at_most") \&\& c->shared_experts > 2) m->shared = (size_t)2 * c->expert_hidden;/
