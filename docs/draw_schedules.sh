@@ -199,16 +199,19 @@ DeepSeek-V3's published profile ([traces.md](traces.md) makes `costs.txt`; 4 lay
 - *planned*: the command as shown;
 - *bound*: what no order of these passes in this memory can beat.
 
-`bench/overlap_plan` prints them; its run of 2026-11-24 is in `bench/results`.
+With a cap, the slots are those of the command, and three seeds were planned, of which the table has
+the worst. `bench/overlap_plan` prints them; its runs are in `bench/results`, without a cap of
+2026-11-24, with one of 2026-11-28.
 
 | command | pairs | planned | bound |
 |---|---|---|---|
-| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 12` | 89.88 % | 90.18 % | 93.38 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 12 --transport credits:6` | 89.88 % | 91.61 % | 93.38 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 16 --transport credits:6` | 89.88 % | 91.91 % | 95.21 % |
 | `dualpipe simulate --method dualpipev --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.02 % | 84.58 % | 85.21 % |
 | `dualpipe simulate --method dualpipe --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.71 % | 85.74 % | 86.47 % |
 | `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 81.36 % | 81.36 % | 82.74 % |
-| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 24` | 81.36 % | 81.37 % | 87.25 % |
-| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 32` | 81.36 % | 81.44 % | 90.57 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 24 --transport credits:8` | 81.36 % | 83.66 % | 87.25 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 32 --transport credits:8` | 81.36 % | 84.08 % | 90.57 % |
 | `dualpipe simulate --method dualpipev --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 71.76 % | 72.87 % | 73.32 % |
 | `dualpipe simulate --method dualpipe --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 72.34 % | 72.71 % | 74.25 % |
 
