@@ -195,6 +195,24 @@ static int judge_program(struct dl_phdr_info *program, size_t bytes, void *is_st
     return 1;
 }
 
+/* Libraries that it needs may install handlers in their constructors (libfabric's do): those that
+ * were there are put back. */
+static void *map_file(const char *path)
+{
+    enum { SIGNALS = 64 };
+    struct sigaction before[SIGNALS + 1], now;
+    bool known[SIGNALS + 1] = {false};
+    void *module;
+
+    for (int s = 1; s <= SIGNALS; s++)
+        known[s] = sigaction(s, NULL, &before[s]) == 0; /* some are libc's */
+    module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    for (int s = 1; s <= SIGNALS; s++)
+        if (known[s] && sigaction(s, NULL, &now) == 0 && now.sa_handler != before[s].sa_handler)
+            (void)sigaction(s, &before[s], NULL);
+    return module;
+}
+
 /* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing
  * shows before its init runs: that happens once. */
 static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
@@ -209,7 +227,7 @@ static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "plugin %s needs a dynamically linked program, and this one is static: link without -static",
                        path);
-    module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    module = map_file(path);
     if (module == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s cannot be loaded: %s", path, dlerror());
     plugin = dlsym(module, "dp_plugin_entry");

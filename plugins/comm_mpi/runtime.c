@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,13 +108,29 @@ static dp_status_t refuse_mpi(const char *why)
 
 static void finish_mpi(void);
 
+/* Open MPI installs handlers that print where a process crashed: those of before are put back. */
+static bool init_mpi(int *level_out)
+{
+    static const int signals[] = {SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
+    enum { COUNT = sizeof(signals) / sizeof(signals[0]) };
+    struct sigaction before[COUNT];
+    bool well;
+
+    for (int i = 0; i < COUNT; i++)
+        (void)sigaction(signals[i], NULL, &before[i]);
+    well = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, level_out) == MPI_SUCCESS;
+    for (int i = 0; i < COUNT; i++)
+        (void)sigaction(signals[i], &before[i], NULL);
+    return well;
+}
+
 /* finish_mpi() has to run before what MPI itself does at exit, so it is registered later: MPICH
  * tells its launcher there that the process has ended well, provided that MPI_Finalize was called
  * before (from 4.2 on). */
 static void *start_mpi(void *none)
 {
     int level = MPI_THREAD_SINGLE;
-    bool well = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) == MPI_SUCCESS;
+    bool well = init_mpi(&level);
 
     pthread_mutex_lock(&process.lock);
     if (!well) {
