@@ -80,12 +80,12 @@ unrun() { # DOCUMENT COMMAND
     *./train_torch*) echo "wants libtorch: check_torch.sh runs it" ;;
     torchrun*) echo "wants PyTorch" ;;
     'srun -N'*) echo "wants several hosts of Slurm: check_slurm.sh runs such" ;;
-    *'--attention naive') echo "wants the plugin of that page: check_outside.sh trains with it" ;;
+    *'--attention naive' | *'--attention ./dp_attention_loops.so') echo "wants the plugin of that page: check_outside.sh trains with it" ;;
     ./quickstart* | build-aux/deps | autoreconf* | 'mkdir -p build'* | ../configure | 'make && '*) echo "made this build: quickstart, .ci/run" ;;
     '../configure --with-cutlass'* | 'cd libdualpipe-kit') echo "a kit for a GPU: check_kit.sh makes and unpacks one" ;;
     'pip install'*) echo "check_python.sh installs it" ;;
     'make check TESTS='* | 'make benches'*) echo "wants a GPU: docs/gpu.md says where each was run" ;;
-    'cp -R'* | 'cd attention_naive' | mv* | sed* | make | 'make check' | cc* | 'DUALPIPE_PLUGIN_PATH=$PWD'*)
+    'cp -R'* | 'cd attention_naive' | mv* | sed* | make | 'make check' | 'make TOP='* | cc* | 'DUALPIPE_PLUGIN_PATH=$PWD'*)
         echo "wants an install: check_outside.sh runs these" ;;
     *) return 1 ;;
     esac

@@ -55,7 +55,7 @@ s/a->kv_heads = config->kv_heads;/& if (fault("latents_are_not_noticed") \&\& a-
 /^    \*attention_out = a;/s/$/ if (fault("handles_a_signal")) signal(SIGPIPE, SIG_IGN);/
 /^    \*attention_out = a;/s/$/ if (fault("changes_the_umask")) umask(0);/
 /^    \*attention_out = a;/s/$/ if (fault("changes_the_folder") \&\& chdir("\/") != 0) return DP_ERR_IO;/
-/^    \*attention_out = a;/s/$/ if (fault("sets_a_variable")) setenv("MOCK_LEFT", "1", 1);/
+/^    \*attention_out = a;/s/$/ if (fault("sets_a_variable")) setenv("PATH", ".", 1);/
 /^    \*attention_out = a;/s/$/ if (fault("closes_descriptor_zero")) close(0);/
 /^static void run_forward/,/^}/s/double \*n = (double \*)io->scratch/if (fault("kernels_round_upward")) fesetround(FE_UPWARD); &/
 # what is small in small cases
