@@ -264,7 +264,7 @@ typedef struct dp_memory_bytes {
      * Borrowed during the call */
     const double *parts;
 } dp_memory_bytes_t;
-#define DP_MEMORY_BYTES_MIN DP_SIZE_TO(dp_memory_bytes_t, parts)
+enum { DP_MEMORY_BYTES_MIN = DP_SIZE_TO(dp_memory_bytes_t, parts) };
 
 /** What a rank holds at most, each at another time perhaps. A chunk counts what its rank is split
  * into: 1/C of C chunks of a loop or a V. Frozen: never grows. */

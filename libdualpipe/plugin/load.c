@@ -26,7 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TRIED_BYTES  768
@@ -118,29 +117,16 @@ static void name_starting(void)
         fprintf(stderr, "dualpipe: init of plugin %s has called exit\n", starting);
 }
 
-static struct {
-    pthread_mutex_t mutex;
-    pthread_cond_t returned;
-    bool over;
-} watch = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, true};
+static dp_signal_t returned; /* how many inits have, */
+static uint32_t begun;       /* of so many */
 
 static void *watch_init(void *path)
 {
     const int64_t limit = dp__scaled_ns(INIT_SECONDS);
-    struct timespec until;
-    int came = 0;
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)(limit % 1000000000);
-    until.tv_sec += (time_t)(limit / 1000000000 + until.tv_nsec / 1000000000);
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&watch.mutex);
-    while (!watch.over && came == 0)
-        came = pthread_cond_timedwait(&watch.returned, &watch.mutex, &until);
-    if (!watch.over)
+    if (dp__signal_wait(&returned, begun, dp__now_ns() + limit, NULL) == DP_ERR_TIMEOUT)
         dp_log(DP_LOG_ERROR, "plugin", "init of plugin %s has not returned for %.3g s", (const char *)path,
                (double)limit / 1e9);
-    pthread_mutex_unlock(&watch.mutex);
     return NULL;
 }
 
@@ -148,22 +134,19 @@ static void *watch_init(void *path)
 static bool begin_watch(pthread_t *thread)
 {
     sigset_t all, before;
-    bool begun;
+    bool created;
 
-    watch.over = false;
+    begun++;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    begun = pthread_create(thread, NULL, watch_init, starting) == 0;
+    created = pthread_create(thread, NULL, watch_init, starting) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return begun;
+    return created;
 }
 
 static void end_watch(pthread_t thread)
 {
-    pthread_mutex_lock(&watch.mutex);
-    watch.over = true;
-    pthread_cond_signal(&watch.returned);
-    pthread_mutex_unlock(&watch.mutex);
+    dp__signal_post(&returned, begun);
     pthread_join(thread, NULL);
 }
 

@@ -18,6 +18,7 @@
 #define DUALPIPE_PLAN_H
 
 #include <dualpipe/eplb.h>
+#include <dualpipe/ffi.h>
 #include <dualpipe/model.h>
 #include <dualpipe/overlap.h>
 #include <dualpipe/program.h>
