@@ -4,9 +4,10 @@
 #include "moe_cases.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-static void blas_uses_one_thread_unless_told_otherwise(conform_t *t)
+static void try_threads(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_F32, 7, 5, 8, 2, 3, 1);
     int (*get_threads)(void) = NULL;
@@ -38,6 +39,20 @@ static void blas_uses_one_thread_unless_told_otherwise(conform_t *t)
                told == 1 ? "where OPENBLAS_NUM_THREADS leaves it to the library" : "where nobody said how many");
     }
     conform_lab_close(&lab);
+}
+
+/* As the case before it left the environment. */
+static void blas_uses_one_thread_unless_told_otherwise(conform_t *t)
+{
+    const char *told = getenv("OPENBLAS_NUM_THREADS");
+    char text[16];
+
+    snprintf(text, sizeof(text), "%s", told != NULL ? told : "");
+    try_threads(t);
+    if (told != NULL)
+        setenv("OPENBLAS_NUM_THREADS", text, 1);
+    else
+        unsetenv("OPENBLAS_NUM_THREADS");
 }
 
 static const conform_case_t cases[] = {
