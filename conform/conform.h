@@ -164,7 +164,7 @@ const char *conform_thread_other(const conform_thread_t *before, const conform_t
 bool conform_thread_kept(conform_t *t, const char *file, int line, const char *call);
 /* Remembers the process before a plugin is loaded; fails the case if it is another behind it. */
 void conform_process_begin(void);
-void conform_process_check(conform_t *t);
+void conform_process_check(conform_t *t, bool launched);
 
 /* Small helpers of the suites. */
 void conform_nap_ms(int ms);
@@ -182,6 +182,7 @@ bool conform_raised(const conform_t *t, int flag);
 typedef struct conform_settings { /* of a trial; what a rank that a launcher started has to know */
     char interface[64], test[128], plugin[1024], device[1024], comm[1024], settings[256];
     int32_t ranks, mode;
+    bool launched; /* by options.launch */
     double hang_seconds;
 } conform_settings_t;
 

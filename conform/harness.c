@@ -317,7 +317,7 @@ static void run_body(const conform_suite_t *suite, const conform_case_t *test, c
     /* where the job ends, a library may be starting still */
     if (!conform_failed(&t) && conform_thread_kept(&t, __FILE__, __LINE__, "the case's last call") &&
         (test->flags & CONFORM_ABSENT) == 0)
-        conform_process_check(&t);
+        conform_process_check(&t, settings->launched);
     /* what it opened is still there and uses the group; nobody waits for it any longer */
     if (conform_failed(&t)) {
         dp_group_abort(group, DP_ERR_INTERRUPTED, "the case has failed");
@@ -648,6 +648,7 @@ static int run_trial(trial_t *trial, const char *title)
     snprintf(trial->settings.test, sizeof(trial->settings.test), "%s", trial->test->name);
     trial->settings.hang_seconds =
         (trial->test->hang_seconds > 0 ? trial->test->hang_seconds : HANG_SECONDS) + (launched ? START_SECONDS : 0);
+    trial->settings.launched = launched;
     trial->output = memfd_create("printed", 0);
     trial->job =
         conform_job_create(&trial->settings, launched ? trial->file : NULL, launched ? sizeof(trial->file) : 0);
