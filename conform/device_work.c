@@ -127,15 +127,22 @@ static dp_status_t run_hold(void *arg)
 /* cuStreamWaitValue32(stream, address, value, CU_STREAM_WAIT_VALUE_GEQ) */
 typedef int (*wait_value_fn)(void *stream, unsigned long long at, uint32_t value, unsigned flags);
 
-/* The driver that the plugins take: lib.cuda of DUALPIPE_DEBUG, else libcuda.so.1. */
-static void *open_driver(void)
+const char *conform_driver_named(void)
 {
     static const char key[] = "lib.cuda=";
     const char *at = getenv("DUALPIPE_DEBUG"), *found = NULL;
-    char file[1024];
 
     for (; at != NULL && (at = strstr(at, key)) != NULL; at += sizeof(key) - 1)
         found = at + sizeof(key) - 1;
+    return found;
+}
+
+/* The driver that the plugins take. */
+static void *open_driver(void)
+{
+    const char *found = conform_driver_named();
+    char file[1024];
+
     snprintf(file, sizeof(file), "%.*s", found != NULL ? (int)strcspn(found, ",") : 0, found != NULL ? found : "");
     return dlopen(file[0] != '\0' ? file : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 }

@@ -38,6 +38,10 @@ dp_status_t conform_tally_step(tally_t *tally, dp_stream_t *s);
 uint64_t conform_tally_count(tally_t *tally, dp_stream_t *s);
 void conform_tally_close(tally_t *tally);
 
+/* lib.cuda of DUALPIPE_DEBUG, up to its comma: another library stands in for the CUDA driver. NULL:
+ * none does. */
+const char *conform_driver_named(void);
+
 /* DP_ERR_UNSUPPORTED: nothing is known that would hold a stream of this device. */
 dp_status_t conform_gate_make(gate_t *gate, const dp_device_vt_t *vt, dp_device_t *device, const dp_host_t *host);
 dp_status_t conform_gate_hold(gate_t *gate, dp_stream_t *s);

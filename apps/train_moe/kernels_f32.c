@@ -2,4 +2,4 @@
  * SPDX-License-Identifier: MIT
  * kernels_f32.c: the kernels in single precision. */
 #define REAL_BITS 32
-#include "head.h"
+#include "kernels.inc"

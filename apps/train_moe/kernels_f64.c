@@ -2,4 +2,4 @@
  * SPDX-License-Identifier: MIT
  * kernels_f64.c: the kernels in double precision. */
 #define REAL_BITS 64
-#include "head.h"
+#include "kernels.inc"

@@ -91,6 +91,14 @@ dp_status_t dp_schedule_memory(const dp_schedule_t *schedule, const dp_memory_by
 
     if (given != NULL)
         DO(dp__take("dp_schedule_memory: the bytes", dp_memory_bytes_t, DP_MEMORY_BYTES_MIN, &bytes, given));
+    if (peaks_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_schedule_memory: peaks_out is NULL");
+    if (bytes.slots < 0 ||
+        !(bytes.message >= 0.0 && bytes.activation >= 0.0 && bytes.deferred >= 0.0 && bytes.weights >= 0.0))
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_schedule_memory: %d slots, bytes of a message %g, activation %g, deferred %g, weights %g: "
+                       "none may be negative; slots are those of a program, never DP_SLOTS_NEEDED",
+                       bytes.slots, bytes.message, bytes.activation, bytes.deferred, bytes.weights);
     DO(dp__schedule_plain(schedule, &plain));
     for (int32_t r = 0; r < schedule->ranks; r++) {
         held_t held = {.bytes = &bytes};

@@ -105,7 +105,7 @@ static void put_memory_bar(FILE *to, const dp_layout_t *l, double memory, double
 
 enum { MOST_ROWS = 16 }; /* of a picture */
 
-/* What a cairo of this machine draws, without the declaration that only a file begins with. */
+/* Without the declaration that only a file begins with. */
 static dp_status_t put_svg(FILE *to, const draw_timeline_t *picture)
 {
     char *text = NULL;

@@ -5,6 +5,8 @@
 
 #include "tests/support/suite.h"
 
+#include <math.h>
+
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches, int32_t chunks)
 {
     dp_schedule_request_t request = {.struct_size = sizeof(request),
@@ -84,6 +86,14 @@ START_TEST(bytes_are_those_by_hand)
     ck_assert_double_ge(held[0].deferred, 1.0);
     ck_assert_int_eq(dp_schedule_memory(schedule, NULL, held), DP_OK);
     ck_assert_double_eq(held[0].bytes, 0.0);
+    ck_assert_int_eq(dp_schedule_memory(schedule, &bytes, NULL), DP_ERR_INVALID);
+    bytes.slots = DP_SLOTS_NEEDED;
+    ck_assert_int_eq(dp_schedule_memory(schedule, &bytes, held), DP_ERR_INVALID);
+    bytes.slots = 2;
+    bytes.deferred = -1;
+    ck_assert_int_eq(dp_schedule_memory(schedule, &bytes, held), DP_ERR_INVALID);
+    bytes.deferred = NAN;
+    ck_assert_int_eq(dp_schedule_memory(schedule, &bytes, held), DP_ERR_INVALID);
     bytes.struct_size = 8;
     ck_assert_int_eq(dp_schedule_memory(schedule, &bytes, held), DP_ERR_INVALID);
     dp_schedule_free(schedule);

@@ -275,7 +275,7 @@ typedef struct dp_memory_peaks {
 } dp_memory_peaks_t;
 
 /** What each rank holds at most, in the order of its list, of a schedule that dp_schedule_verify()
- * accepts. peaks_out: [ranks]. bytes NULL: all of them 0. [any] */
+ * accepts. peaks_out: [ranks]. bytes NULL: all of them 0. DP_ERR_INVALID: one is negative. [any] */
 DP_API DP_CHECKED dp_status_t dp_schedule_memory(const dp_schedule_t *schedule, const dp_memory_bytes_t *bytes,
                                                  dp_memory_peaks_t *peaks_out);
 
